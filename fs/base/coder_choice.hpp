@@ -30,7 +30,8 @@ std::string coder_text(const Json& json);
 
 class CoderChoice {
  public:
-  /// `gpu`: a device number.  Requires: no fork() as long as the object lives.
+  /// `gpu`: a device number.  Requires: what fork() makes as long as the object lives never touches
+  /// CUDA, as call_in_child(), which makes one call on a path and exits.
   explicit CoderChoice(std::optional<int> gpu);
 
   [[nodiscard]] const kernels::SharedCoder& coder() const noexcept { return coder_; }

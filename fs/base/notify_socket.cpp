@@ -40,17 +40,16 @@ NotifySocket::NotifySocket() : address_(take_variable("NOTIFY_SOCKET")) {
   }
 }
 
-void NotifySocket::send(std::string_view lines) const noexcept {
-  if (!is_wanted()) return;
+bool NotifySocket::send(std::string_view lines) const noexcept {
+  if (!is_wanted()) return false;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::copy(address_.begin(), address_.end(), address.sun_path);
   if (address_.front() == '@') address.sun_path[0] = '\0';
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address_.size());
   const File socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  [[maybe_unused]] const ssize_t ignored =
-      ::sendto(socket.fd(), lines.data(), lines.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
-               reinterpret_cast<const sockaddr*>(&address), size);
+  return ::sendto(socket.fd(), lines.data(), lines.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
+                  reinterpret_cast<const sockaddr*>(&address), size) >= 0;
 }
 
 }  // namespace weightfs::fs

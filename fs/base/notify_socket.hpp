@@ -25,8 +25,8 @@ class NotifySocket {
     return watchdog_;
   }
 
-  /// What cannot be sent is dropped.
-  void send(std::string_view lines) const noexcept;
+  /// Never waits.  Returns: whether the manager has it; what it has no room for now is dropped.
+  bool send(std::string_view lines) const noexcept;
 
  private:
   std::string address_;  // a path, or '@' and an abstract name; empty: none

@@ -8,8 +8,8 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::array<std::string_view, 7> kSecretWords{"KEY",        "TOKEN", "SECRET", "PASSW",
-                                                       "CREDENTIAL", "AUTH",  "COOKIE"};
+constexpr std::array<std::string_view, 8> kSecretWords{
+    "KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "CREDENTIAL", "AUTH", "COOKIE"};
 
 }  // namespace
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
+
+#include "store/base/controls.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -58,8 +61,13 @@ std::string wrapped(const std::string& cell, std::size_t left, std::size_t width
 }  // namespace
 
 std::string printable(std::string text) {
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return (c >= 0 && c < 0x20) || c == 0x7F; }, '?');
+  std::size_t end = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t size = control_size(std::string_view(text).substr(at));
+    text[end++] = size == 0 ? text[at] : '?';
+    at += std::max<std::size_t>(size, 1);
+  }
+  text.resize(end);
   return text;
 }
 

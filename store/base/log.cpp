@@ -8,12 +8,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <memory>
 
+#include "store/base/controls.hpp"
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
 
@@ -74,15 +77,18 @@ std::string time_text(std::chrono::system_clock::time_point time) {
 
 std::string without_controls(std::string_view text) {
   std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
+  while (!text.empty()) {
+    const std::size_t size = control_size(text);
+    if (text[0] == '\n') {
       line += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      line += fmt::format("\\x{:02x}", byte);
+    } else if (size == 0) {
+      line += text[0];
     } else {
-      line += c;
+      for (const char c : text.substr(0, size)) {
+        line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+      }
     }
+    text.remove_prefix(std::max<std::size_t>(size, 1));
   }
   return line;
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "store/base/controls.hpp"
+
 namespace weightfs {
 namespace {
 
@@ -126,7 +128,8 @@ std::string escape_name(std::string_view name) {
   while (!name.empty()) {
     if (escaped.size() >= kPathBytesMax) return escaped + "...";
     const std::size_t size = character_size(name);
-    if (size == 0 || is_unwanted(name[0])) {
+    // The second byte of a control character is escaped next: alone it is not valid UTF-8.
+    if (size == 0 || is_unwanted(name[0]) || control_size(name) != 0) {
       escaped += fmt::format("\\x{:02x}", static_cast<unsigned char>(name[0]));
       name.remove_prefix(1);
     } else {

@@ -68,7 +68,8 @@ inline constexpr std::array kColumnFamilies{
     ColumnFamilyInfo{
         ColumnFamily::inodes, "inodes", "be64 StagingId",
         "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
-        "mtime, ctime (two's complement); of symlinks then the target"},
+        "mtime, ctime (two's complement); of symlinks then the target.  The highest bit of a\n"
+        "file's mode says that the disk may not have all its bytes"},
     ColumnFamilyInfo{ColumnFamily::names, "names", "be64 StagingId of the directory, then the name",
                      "be64 StagingId"},
     ColumnFamilyInfo{ColumnFamily::handovers, "handovers", "be64 order",

@@ -151,6 +151,15 @@ class Handle {
     const ColumnFamilyInfo& info = kColumnFamilies.at(static_cast<std::size_t>(family));
     return db_->CreateColumnFamily(options_of(info, options_), std::string(info.name), &at(family));
   }
+  /// Requires: nobody uses the handle meanwhile.
+  [[nodiscard]] rocksdb::Status drop(ColumnFamily family) {
+    rocksdb::ColumnFamilyHandle*& dropped = at(family);
+    if (dropped == nullptr) return {};
+    rocksdb::Status status = db_->DropColumnFamily(dropped);
+    if (!status.ok()) return status;
+    (void)db_->DestroyColumnFamilyHandle(std::exchange(dropped, nullptr));
+    return status;
+  }
 
  private:
   rocksdb::ColumnFamilyHandle*& at(ColumnFamily family) {
@@ -267,6 +276,7 @@ class RocksDb final : public Db {
                     const std::vector<Change>& changes) override {
     prepare_to_write(0);
     if (!changes.empty()) write(changes, Durability::power);
+    if (begin.empty() && end.empty()) return empty_family(family);
     const std::shared_lock lock(mutex_);
     auto* const from = handle().family(family);
     if (from == nullptr) return;
@@ -339,6 +349,16 @@ class RocksDb final : public Db {
     options.move_files = true;
     options.write_global_seqno = false;
     accept(handle().db().IngestExternalFile(handle().family(family), paths, options));
+  }
+
+  // Reads nothing, so files that cannot be read are unlinked too.
+  void empty_family(ColumnFamily family) {
+    const std::scoped_lock lock(mutex_);
+    (void)handle();
+    accept(handle_->drop(family));
+    if (!kColumnFamilies.at(static_cast<std::size_t>(family)).is_lazy) {
+      accept(handle_->make(family));
+    }
   }
 
   // Pairs in files that have others too, and in the log.  Requires: mutex_ is held, shared.

@@ -106,6 +106,8 @@ class Db {
   /// Applies the changes so that they survive a power cut, and then removes the pairs with begin <=
   /// key, and key < end unless `end` is empty.  Files that have no other pairs are unlinked.  A
   /// crash in between leaves the pairs, or some of them.
+  /// Where `begin` and `end` are empty the whole family goes, also what cannot be read of it.
+  /// Requires then: it is not `store`, and nobody writes to it meanwhile.
   /// Throws Error: no_space (nothing was done), io.
   virtual void remove_range(ColumnFamily family, std::string_view begin, std::string_view end,
                             const std::vector<Change>& changes) = 0;

@@ -100,7 +100,8 @@ std::vector<std::string> RecordReader::features(const Json& json) const {
   for (const Json& entry : array(json, "required_features")) {
     features.push_back(entry.get<std::string>());
     if (features.size() < 2 || features[features.size() - 2] < features.back()) continue;
-    fail(fmt::format("the feature '{}' occurs twice", escape_name(features.back())));
+    fail(fmt::format("the feature '{}' does not come after '{}'", escape_name(features.back()),
+                     escape_name(features[features.size() - 2])));
   }
   return features;
 }

@@ -127,6 +127,7 @@ void EarlyWork::add(StagingId file, bool is_written) {
   std::optional<EarlyFile> found = find_file(file, is_written);
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
+  if (found && staging_.is_lost(file)) found.reset();  // it may hold anything
   const std::lock_guard lock(mutex_);
   if (!found) {
     if (!is_written) leave(file);

@@ -209,6 +209,7 @@ void PublishQueue::State::withdraw(
     if (!item) item = begin_withdrawal(directory);  // it may just have been handed over
     std::vector<Db::Change> also;
     if (item) also.push_back({ColumnFamily::handovers, item->record.key(), std::nullopt});
+    if (item && item->is_lost) staging.note_lost(directory);  // its record said so
     body(also);
   } catch (...) {
     if (item) change([&] { item->is_withdrawn = false; });

@@ -372,6 +372,7 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
   for (const StagedFile& file : staging.list(record.directory)) {
     if (S_ISREG(file.type) && paths.contains(file.path)) published.push_back(file.id);
   }
+  if (item.is_lost) staging.note_lost(record.directory);  // what goes back may hold anything
   // Only this thread changes it.  One whose bytes were lost may be found behind later ones, and a
   // part that was handed over twice is the same version.
   const PublishedRange with_this = own.last >= record.version ? own : own.with(record.version);

@@ -13,16 +13,18 @@ bool is_redirect(int status) {
 
 }  // namespace
 
-std::optional<std::string> Redirects::find(std::string_view key) const {
+std::optional<std::string> Redirects::find(std::string_view key, bool goes_on) const {
   const std::lock_guard lock(mutex_);
   const auto kept = urls_.find(key);
-  return kept == urls_.end() ? std::nullopt : std::optional(kept->second);
+  if (kept == urls_.end()) return std::nullopt;
+  if (kept->second.holds == Holds::for_rest && !goes_on) return std::nullopt;
+  return kept->second.url;
 }
 
-void Redirects::keep(std::string_view key, std::string url) {
+void Redirects::keep(std::string_view key, std::string url, Holds holds) {
   const std::lock_guard lock(mutex_);
   if (urls_.size() >= kKeptMax) urls_.clear();
-  urls_.insert_or_assign(std::string(key), std::move(url));
+  urls_.insert_or_assign(std::string(key), Kept{std::move(url), holds});
 }
 
 void Redirects::forget(std::string_view key) {

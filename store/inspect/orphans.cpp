@@ -11,10 +11,14 @@
 namespace weightfs {
 namespace {
 
-/// The first components of a key: "packs/7/" has two.
+/// The first components of a key: "packs/7/" has two.  The whole key if it has fewer.
 std::string below(std::string_view key, int components) {
   std::size_t end = 0;
-  for (int i = 0; i < components && end != key.npos; i++) end = key.find('/', end) + 1;
+  for (int i = 0; i < components; i++) {
+    const std::size_t slash = key.find('/', end);
+    if (slash == key.npos) return std::string(key);
+    end = slash + 1;
+  }
   return std::string(key.substr(0, end));
 }
 
@@ -22,7 +26,7 @@ std::string below(std::string_view key, int components) {
 
 void OrphanFinder::note(std::uint64_t number, const Version* version) {
   if (version == nullptr) {
-    unknown_.insert(number);
+    unknown_.add(number);
     return;
   }
   const Manifest& manifest = version->manifest;

@@ -11,6 +11,7 @@
 
 #include "store/base/context.hpp"
 #include "store/repository/repository.hpp"
+#include "store/repository/version_ranges.hpp"
 
 namespace weightfs {
 
@@ -27,6 +28,9 @@ class OrphanFinder {
   /// Notes what a version names; nullptr: its manifest cannot be read, so that is unknown.
   void note(std::uint64_t number, const Version* version);
 
+  /// What these versions name is unknown, too.
+  void note_unknown(VersionRanges::Range versions) { unknown_.add(versions); }
+
   /// Requires: every version was noted.  Of what a version names that cannot be read, nothing is an
   /// orphan; nor is what `retired` holds.  Ascending; empty where the key may not LIST.
   /// Throws Error: what the bucket throws.
@@ -41,8 +45,8 @@ class OrphanFinder {
                   const std::set<std::string, std::less<>>& retired, const Context& context,
                   std::vector<Orphans>& into) const;
 
-  std::set<std::string> named_;      // keys, and directories of snapshots
-  std::set<std::uint64_t> unknown_;  // versions whose manifest cannot be read
+  std::set<std::string> named_;  // keys, and directories of snapshots
+  VersionRanges unknown_;        // versions whose manifest cannot be read
 };
 
 }  // namespace weightfs

@@ -42,6 +42,9 @@ using LayoutPtr = std::shared_ptr<const Layout>;
 
 constexpr unsigned kManifestReads = 32;  // in parallel, since latency is the limit
 constexpr std::uint64_t kManifestsAhead = 64;
+/// So many manifests may be missing, and what lies behind them is still checked: there is an entry
+/// in memory for each version, while one object with a high number is made in a moment.
+constexpr std::uint64_t kMissingMax = 65'536;
 
 struct ReadManifest {
   std::optional<Version> version;
@@ -87,6 +90,7 @@ class RepositoryVerifier {
       if (ahead_.empty()) fetch_manifests(number, std::min(newest, number + kManifestsAhead - 1));
       versions.push_back(check_records(number));
     }
+    report_missing();
     find_skips();
     ProgressCounter counter(progress_, "verifying", bytes_to_check_);
     for (Known& known : versions) {
@@ -107,10 +111,11 @@ class RepositoryVerifier {
     throw_if_retired(repository_, only, context_);
     read_log();
     verdicts_.report.objects++;
+    is_alone_ = true;
     fetch_manifests(only, only);
     const Known known = check_records(only);
+    report_missing();
     ProgressCounter counter(progress_, "verifying", bytes_to_check_);
-    is_alone_ = true;
     check_version(known, counter);
     verdicts_.report.versions++;
     return std::move(verdicts_.report);
@@ -124,16 +129,48 @@ class RepositoryVerifier {
 
   // ---- which versions exist ----
 
-  /// The newest version, even beyond a missing manifest.
+  /// The newest version to check, even beyond missing manifests, unless they are too many.
   std::uint64_t newest_version() {
-    std::uint64_t newest = repository_.newest_version(0, context_);
     Bucket& bucket = repository_.bucket(context_);
-    std::string after = keys::manifest(newest);
-    for (;;) {
+    std::uint64_t newest = 0, missing = 0;
+    for (std::string after;;) {
       const auto found = bucket.list(keys::kVersions, after, context_);
-      if (found.empty()) return newest;
-      for (const std::string& key : found) newest = std::max(newest, number_of(key));
+      if (found.empty() || found.back() <= after) break;
+      for (const std::string& key : found) {
+        const std::uint64_t number = number_of(key);
+        if (number <= newest) continue;
+        const std::uint64_t skipped = number - newest - 1;
+        if (skipped != 0 && !has_object(bucket, key, context_)) continue;  // LIST lags
+        missing += skipped;
+        if (missing > kMissingMax) {
+          note_unknown_from(newest + 1, number);
+          return newest;
+        }
+        newest = number;
+      }
       after = found.back();
+    }
+    while (has_object(bucket, keys::manifest(newest + 1), context_)) newest++;  // LIST lags
+    return newest;
+  }
+
+  /// What lies behind a gap that is too large: what its manifests name is unknown.
+  void note_unknown_from(std::uint64_t first, std::uint64_t next) {
+    missing_.add({first, next - 1});
+    orphans_.note_unknown({first, kVersionMax});
+  }
+
+  /// A gap is one problem, of its first manifest.
+  void report_missing() {
+    for (const auto& [first, last] : missing_.ranges()) {
+      const std::string key = keys::manifest(first);
+      const std::string what =
+          first == last
+              ? fmt::format("{} is missing", key)
+              : fmt::format("versions {} to {} are missing, from {} on", first, last, key);
+      const bool is_end = !is_alone_ && last > facts_.size();
+      verdicts_.add(key, fmt::format("{}, but there are later versions{}", what,
+                                     is_end ? ", which were not checked" : ""));
     }
   }
 
@@ -332,12 +369,8 @@ class RepositoryVerifier {
     verdicts_.judge(key, [&] {
       ReadManifest read = std::move(ahead_.extract(number).mapped());
       if (read.error) std::rethrow_exception(read.error);
-      std::optional<Version>& found = read.version;
-      if (!found) {
-        throw Error(ErrorCode::not_found,
-                    fmt::format("{} is missing, but there are later versions", key));
-      }
-      previous_ = std::make_shared<const Version>(std::move(*found));
+      if (!read.version) return missing_.add(number);
+      previous_ = std::make_shared<const Version>(std::move(*read.version));
     });
     if (!previous_) return nullptr;
     verdicts_.report.bytes += previous_->manifest_bytes.size();
@@ -567,6 +600,7 @@ class RepositoryVerifier {
   ObjectChecker objects_;
   OrphanFinder orphans_;
   std::map<std::uint64_t, std::vector<VersionPair>> skips_;  // not checked yet, by `from`
+  VersionRanges missing_;                                    // without a manifest, but below others
   std::vector<VersionFacts> facts_;              // of all versions, unless only one is checked
   std::map<std::uint64_t, ReadManifest> ahead_;  // not checked yet
   std::map<Sha256, bool> layouts_;               // layouts checked -> whether they are whole

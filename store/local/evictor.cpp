@@ -365,6 +365,8 @@ bool Evictor::discard_damaged(std::uint64_t version) {
 
 void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes,
                                std::uint64_t there_bytes) {
+  // What a version did not take would lie beside it, in its room.
+  if (early_ != nullptr) early_->drop();
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t largest =
       std::max({bytes, std::min(version_bytes, kSizeBytesMax), images_.newest_bytes()});
@@ -394,13 +396,16 @@ void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes,
 }
 
 void Evictor::set_memory_limit(std::uint64_t more_bytes) const {
+  const std::uint64_t early_bytes = early_ != nullptr ? early_->size_bytes() : 0;
   images_.memory()->set_limit(images_.memory_bytes() +
-                              deltas_.total_bytes(DeltaTable::Home::memory) + more_bytes);
+                              deltas_.total_bytes(DeltaTable::Home::memory) + early_bytes +
+                              more_bytes);
 }
 
 void Evictor::admit_delta_to_memory(std::uint64_t bytes, std::uint64_t coming_bytes) {
   const std::uint64_t wanted = std::min(bytes, kSizeBytesMax) + coming_bytes;
-  const auto room = find_room_ ? find_room_() : std::nullopt;
+  auto room = find_room_ ? find_room_() : std::nullopt;
+  if (room && wanted > room->bytes && early_ != nullptr && early_->drop()) room = find_room_();
   if (room && wanted > room->bytes) {
     throw Error(ErrorCode::no_space,
                 fmt::format("no room for {} of a delta in memory: {}, leaves {}",

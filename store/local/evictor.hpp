@@ -113,15 +113,17 @@ class Evictor {
   /// yet.
   void use_memory(FindRoom find_room) { find_room_ = std::move(find_room); }
 
-  /// Makes room in memory for a new version of `bytes`: the oldest versions that nobody uses go
-  /// until two are left with the new one, so that their pages are used again.
+  /// Makes room in memory for a new version of `bytes`: files that were made early and not claimed
+  /// go, and the oldest versions that nobody uses until two are left with the new one, so that
+  /// their pages are used again.
   /// `version_bytes`: as above.
   /// Throws Error: no_space: the host or the cgroup does not have the memory.
   void evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes = 0,
                         std::uint64_t there_bytes = 0);
 
-  /// Lets a delta of `bytes` lie beside the images in memory.  Nothing goes for it; in turn deltas
-  /// that do not lead to the newest version go before the next version.
+  /// Lets a delta of `bytes` lie beside the images in memory.  Nothing goes for it but files that
+  /// were made early; in turn deltas that do not lead to the newest version go before the next
+  /// version.
   /// `coming_bytes`: of the version with which it is made.  Throws Error: no_space.
   void admit_delta_to_memory(std::uint64_t bytes, std::uint64_t coming_bytes = 0);
 

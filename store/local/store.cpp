@@ -32,6 +32,19 @@ bool is_default_name(std::string_view name, std::string_view repository) {
                           name.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
+// What the bucket has is fetched again; images and the other records must not go with it.  RocksDB
+// compares a checksum of every block that it reads.
+void drop_if_rotten(Db& db, ColumnFamily family, std::string_view what) {
+  try {
+    db.scan(family, "", [](std::string_view, std::string_view) {});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt) throw;
+    log_warning(fmt::format("the store's {} are damaged; all of them are fetched again: {}", what,
+                            error.what()));
+    db.remove_range(family, {}, {}, {});
+  }
+}
+
 // Makes the directories and opens the database, or creates it.
 std::unique_ptr<Db> open_db(const StoreDirectory& directory, const StoreMarker& marker,
                             const std::function<Space()>& space) {
@@ -49,6 +62,8 @@ std::unique_ptr<Db> open_db(const StoreDirectory& directory, const StoreMarker& 
              db->find(ColumnFamily::store, "repository") != marker.repository) {
     throw Error(ErrorCode::corrupt, "its records are of another format or repository");
   }
+  drop_if_rotten(*db, ColumnFamily::manifests, "manifests");
+  drop_if_rotten(*db, ColumnFamily::layouts, "layouts");
   return db;
 }
 

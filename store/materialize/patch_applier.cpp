@@ -9,6 +9,15 @@
 #include "store/patches/patch_reader.hpp"
 
 namespace weightfs {
+namespace {
+
+class PatchGone : public PatchDamaged {
+ public:
+  using PatchDamaged::PatchDamaged;
+};
+
+}  // namespace
+
 PatchApplier::PatchApplier(const Base& base, BuildMeter* meter)
     : base_(base), meter_(meter), path_(base.patched->path) {}
 
@@ -39,21 +48,15 @@ void PatchApplier::apply(ChunkPlace place, std::span<std::byte> chunk) {
 std::vector<ChunkPatch> PatchApplier::read(ChunkPlace place) {
   try {
     return read_on_path(place);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
+  } catch (const PatchGone&) {
     auto path = find_path(base_.patched->patches->list(), path_.front().from(), path_.back().to());
-    if (!path) throw PatchDamaged(std::nullopt, name_of(place) + ": " + error.what());
+    if (!path) throw;
     path_ = std::move(*path);
   }
-  try {
-    return read_on_path(place);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
-    throw PatchDamaged(std::nullopt, name_of(place) + ": " + error.what());
-  }
+  return read_on_path(place);
 }
 
-/// Throws PatchDamaged; Error: not_found, io.
+/// Throws PatchDamaged, PatchGone; Error: io.
 std::vector<ChunkPatch> PatchApplier::read_on_path(ChunkPlace place) {
   std::vector<ChunkPatch> patches;
   for (const PathStep& step : path_) {
@@ -63,8 +66,11 @@ std::vector<ChunkPatch> PatchApplier::read_on_path(ChunkPlace place) {
         patches.push_back(std::move(patch));
       }
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::corrupt) throw;
-      throw PatchDamaged(step.span.span(), name_of(place) + ": " + error.what());
+      const PatchSpan span = step.span.span();
+      const std::string what = name_of(place) + ": " + error.what();
+      if (error.code() == ErrorCode::corrupt) throw PatchDamaged(span, what);
+      if (error.code() == ErrorCode::not_found) throw PatchGone(span, what);
+      throw;
     }
   }
   return patches;

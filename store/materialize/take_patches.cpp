@@ -122,9 +122,12 @@ PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Bas
   };
   ReorderBuffer<Taken> taken(std::size_t{2} * threads, write);
   kernels::FreeList<Taker> idle;
-  parallel_for(places.size(), threads, context, [&](std::size_t i) {
-    if (!taken.wait_turn(i)) return;
+  // The context is checked here, not by parallel_for: a thread that takes a number must put its
+  // patch or fail.
+  parallel_for(places.size(), threads, {}, [&](std::size_t i) {
     try {
+      if (!taken.wait_turn(i)) return;
+      context.check("taking patches");
       const auto taker = idle.borrow([&] { return std::make_unique<Taker>(from, to); });
       taken.put(i, {places[i], taker->take(places[i])});
     } catch (...) {

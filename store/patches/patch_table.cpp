@@ -99,12 +99,17 @@ void PatchTable::sweep(const std::vector<std::string>& bad_records) {
 // Patches are made again; the store's other records must not go with them.
 void PatchTable::remove_all(const Error& damage) {
   log_warning(fmt::format("patches are damaged; all of them are removed: {}", damage.what()));
+  entries_.clear();
   std::vector<Db::Change> changes;
   db_.scan(ColumnFamily::store, kSpanPrefix, [&](std::string_view key, std::string_view) {
     changes.push_back({ColumnFamily::store, std::string(key), std::nullopt});
   });
-  db_.remove_range(kPatches, {}, {}, changes);
-  entries_.clear();
+  try {
+    db_.remove_range(kPatches, {}, {}, changes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());  // the next opening meets the same damage, and tries again
+  }
 }
 
 // Looks at one key of each span only.

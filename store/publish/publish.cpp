@@ -77,7 +77,7 @@ class Publisher {
   void remember(const Version& version);
   void note_changes(const Version& version) noexcept;
   void keep() noexcept;
-  void remove_uploads(const Error& why) noexcept;
+  void remove_uploads(ErrorCode why) noexcept;
   void reached(std::string_view point) const {
     if (options_.at) options_.at(point);
   }
@@ -117,11 +117,14 @@ PublishResult Publisher::run() {
       attempt(tries == 1);
       return std::move(result_);
     } catch (const Error& error) {
-      remove_uploads(error);
+      remove_uploads(error.code());
       lap(options_.watch, &HandOverTiming::wait);
       if (error.code() != ErrorCode::conflict || !options_.wishes.rebase) throw;
       if (tries == kRebaseTries) throw error.within(fmt::format("gave up after {} tries", tries));
       log_info(fmt::format("{}; coding again on top of it", error.what()));
+    } catch (...) {  // a thread or memory that the system refuses
+      remove_uploads(ErrorCode::io);
+      throw;
     }
     result_.images_lock.unlock();
     context_.pause(pause_after(tries), "publishing");
@@ -404,13 +407,11 @@ void Publisher::keep() noexcept {
 }
 
 /// Best effort.  Gives up if the bucket does not answer: verify lists what is left.
-void Publisher::remove_uploads(const Error& why) noexcept {
+void Publisher::remove_uploads(ErrorCode why) noexcept {
   if (!upload_) return;
   upload_->drop_ahead();
-  const bool is_taken = why.code() == ErrorCode::conflict;  // of the number, so our manifest does
-                                                            // not exist
-  const bool is_out_of_reach =
-      why.code() == ErrorCode::unavailable || why.code() == ErrorCode::timed_out;
+  const bool is_taken = why == ErrorCode::conflict;  // of the number: our manifest does not exist
+  const bool is_out_of_reach = why == ErrorCode::unavailable || why == ErrorCode::timed_out;
   if ((is_sent_ || options_.keeps_uploads) && !is_taken) return;
   if (is_out_of_reach) return;
   try {

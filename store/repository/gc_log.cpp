@@ -16,19 +16,11 @@ namespace weightfs {
 namespace {
 
 constexpr unsigned kRecordRequests = 16;
+constexpr std::uint64_t kLogMemoryShare = 8;  // bytes of memory for each byte of a record
 constexpr std::array<std::size_t, 4> kAhead{1, 2, 8, 32};  // records asked for together
 
 [[noreturn]] void throw_corrupt(std::string_view key, const std::string& why) {
   throw Error(ErrorCode::corrupt, fmt::format("object {}: {}", key, why));
-}
-
-/// Whether a range of `set` meets one of `other`.
-bool overlap(const VersionRanges& set, const VersionRanges& other) {
-  return std::ranges::any_of(set.ranges(), [&](const VersionRanges::Range& range) {
-    return std::ranges::any_of(other.ranges(), [&](const VersionRanges::Range& one) {
-      return range.first <= one.second && one.first <= range.second;
-    });
-  });
 }
 
 /// The bytes of records from `first` on; those behind the first absent one do not count.
@@ -73,8 +65,8 @@ void take_record(GcLog& log, std::string_view bytes, const std::string& reposito
   if (record.previous_sha256 != log.last_sha256) {
     throw_corrupt(key, "it does not follow the record before it");
   }
-  if (overlap(record.deltas, log.deltas) || overlap(record.snapshots, log.snapshots) ||
-      overlap(record.versions, log.versions)) {
+  if (log.deltas.overlaps(record.deltas) || log.snapshots.overlaps(record.snapshots) ||
+      log.versions.overlaps(record.versions)) {
     throw_corrupt(key, "it retires what was retired before");
   }
   check_skips(record, log, key);
@@ -102,11 +94,19 @@ const GcRecord* GcLog::find_record_of(std::uint64_t version) const noexcept {
 }
 
 GcLog read_gc_log(Repository& repository, const Context& context) {
+  MemoryBudget memory;
+  return read_gc_log(repository, memory, context);
+}
+
+GcLog read_gc_log(Repository& repository, MemoryBudget& memory, const Context& context) {
   GcLog log;
   for (std::size_t i = 0;; i = std::min(i + 1, kAhead.size() - 1)) {
     for (const auto& bytes :
          fetch_records(repository, log.records.size() + 1, kAhead[i], context)) {
       if (!bytes) return log;
+      memory.take(kLogMemoryShare * bytes->size(),
+                  fmt::format("the log of retired objects up to {}",
+                              keys::gc_record(log.records.size() + 1)));
       take_record(log, *bytes, repository.id());
     }
   }
@@ -121,8 +121,9 @@ void throw_if_retired(Repository& repository, std::uint64_t version, const Conte
   }
   const GcRecord* const record = log.find_record_of(version);
   if (record == nullptr) return;
-  std::uint64_t oldest = 1;  // that is left: the log never names the newest version
-  while (log.versions.contains(oldest)) oldest++;
+  // The log never names the newest version.
+  const auto [first, last] = log.versions.ranges().front();
+  const std::uint64_t oldest = first == 1 ? last + 1 : 1;
   throw Error(
       ErrorCode::not_found,
       fmt::format("version {} was removed by gc at {}; the oldest version that is left is {}",
@@ -130,8 +131,10 @@ void throw_if_retired(Repository& repository, std::uint64_t version, const Conte
 }
 
 bool append_gc_record(const GcRecord& record, Repository& repository, const Context& context) {
-  return repository.bucket(context).put_if_absent(
-             keys::gc_record(record.number), record.serialize(), context) == Bucket::Put::created;
+  const std::string key = keys::gc_record(record.number);
+  const std::string bytes = record.serialize();
+  (void)GcRecord::parse(bytes, "object " + key);  // never write what no reader could parse
+  return repository.bucket(context).put_if_absent(key, bytes, context) == Bucket::Put::created;
 }
 
 }  // namespace weightfs

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/os/memory_budget.hpp"
 #include "store/repository/gc_record.hpp"
 #include "store/repository/repository.hpp"
 
@@ -33,8 +34,11 @@ struct GcLog {
 };
 
 /// Reads all records: GETs of 1, 2, 3, ... until one is absent.  Without a log this is one request.
-/// Throws Error: corrupt (a record is damaged, or does not follow the one before it), unsupported.
+/// `memory`: what all of it may use; without it this host's budget.
+/// Throws Error: corrupt (a record is damaged, or does not follow the one before it), unsupported
+/// (a newer record, or more of them than there is memory for).
 GcLog read_gc_log(Repository& repository, const Context& context);
+GcLog read_gc_log(Repository& repository, MemoryBudget& memory, const Context& context);
 
 /// Throws Error: not_found if the version was retired, saying when, and what is left; else returns.
 /// A log that cannot be read says nothing.
@@ -42,7 +46,8 @@ void throw_if_retired(Repository& repository, std::uint64_t version, const Conte
 
 /// Adds a record whose number and previous_sha256 follow this log.
 /// Returns: false if the number is taken: somebody else was faster, and all must be computed again.
-/// Throws Error: what the bucket throws; then it may have been added or not.
+/// Throws Error: corrupt if no reader could parse it (a bug), and nothing was written; what the
+/// bucket throws: then it may have been added or not.
 bool append_gc_record(const GcRecord& record, Repository& repository, const Context& context);
 
 }  // namespace weightfs

@@ -60,6 +60,7 @@ class Collector {
   /// The log is read each time, and the records of skips that it needs; the rest again if the log
   /// was computed from newer versions.
   void read() {
+    wait_turn();
     report_.log = read_gc_log(repository_, context_);
     std::uint64_t head = 0;
     for (const GcRecord& record : report_.log.records) head = std::max(head, record.head);
@@ -77,6 +78,7 @@ class Collector {
   void read_needed_skips() {
     for (const auto& [versions, sha256] : report_.log.needs) {
       if (report_.inventory.skips.contains(versions)) continue;  // a lagging LIST hid it
+      wait_turn();
       (void)read_skip(report_.inventory, repository_, versions, context_);
     }
   }
@@ -106,7 +108,7 @@ class Collector {
     if (is_made) {
       report_.made.push_back(versions);
     } else {
-      unfit_.insert(versions);
+      unusable_.skips.insert(versions);
     }
   }
 
@@ -134,7 +136,7 @@ class Collector {
     for (const auto& [versions, sha256] : needs) {
       if (fit_.contains(versions)) continue;
       const bool is_fit = is_fit_skip(versions);
-      (is_fit ? fit_ : unfit_).insert(versions);
+      (is_fit ? fit_ : unusable_.skips).insert(versions);
       are_fit &= is_fit;
     }
     return are_fit;
@@ -151,7 +153,12 @@ class Collector {
   // ---- retiring ----
 
   Retirement next_retirement() {
-    return plan_retirement(report_.inventory, report_.log, options_.keep, unfit_);
+    try {
+      return plan_retirement(report_.inventory, report_.log, options_.keep, unusable_);
+    } catch (const Error& error) {
+      if (lost_.empty()) throw;
+      throw Error(error.code(), fmt::format("{}; {}", error.what(), lost_));
+    }
   }
 
   /// Adds records until nothing is left to retire.
@@ -159,9 +166,11 @@ class Collector {
     for (unsigned tries = 0; tries < kTriesMax; tries++) {
       read();
       Retirement next = next_retirement();
-      while (!check_needs(next.needs)) next = next_retirement();  // fewer skips each time
+      while (!check_needs(next.needs) || (!next.empty() && !check_starts(next.starts))) {
+        next = next_retirement();  // with fewer skips or snapshots each time
+      }
       if (next.empty()) return;
-      check_starts(next.starts);
+      wait_turn();
       repository_.require_feature(kFeatureRetired, context_);
       if (append_gc_record(record_of(next), repository_, context_)) note_retired(next);
     }
@@ -172,19 +181,35 @@ class Collector {
   }
 
   /// Whether the snapshots that stay are there: one of which objects were lost seems cheap, and
-  /// what would still lead to a version must not be retired for it.
-  void check_starts(const VersionRanges& starts) {
+  /// what would still lead to a version must not be retired for it.  If one is not, it is noted.
+  bool check_starts(const VersionRanges& starts) {
     std::shared_ptr<const Layout> layout;
     for (const auto& [first, last] : starts.ranges()) {
       for (std::uint64_t number = first; number <= last; number++) {
         if (whole_.contains(number)) continue;
-        wait_turn();
-        const VersionFacts& version = report_.inventory.versions[number - 1];
-        const bool is_known = layout && layout->id() == version.layout.sha256;
-        if (!is_known) layout = repository_.get_layout(version.layout, context_);
-        check_snapshot(version, *layout, report_.inventory, repository_, context_);
+        if (!is_whole(report_.inventory.versions[number - 1], layout)) return false;
         whole_.add(number);
       }
+    }
+    return true;
+  }
+
+  /// `layout`: any, or none; becomes the version's.
+  bool is_whole(const VersionFacts& version, std::shared_ptr<const Layout>& layout) {
+    wait_turn();
+    const bool is_known = layout && layout->id() == version.layout.sha256;
+    if (!is_known) layout = repository_.get_layout(version.layout, context_);
+    try {
+      check_snapshot(version, *layout, report_.inventory, repository_, context_,
+                     options_.wait_turn);
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::corrupt) throw;
+      lost_ = error.what();
+      log_warning(fmt::format("gc builds nothing from the snapshot of version {}: {}",
+                              version.number, lost_));
+      unusable_.snapshots.add(version.number);
+      return false;
     }
   }
 
@@ -230,6 +255,7 @@ class Collector {
     std::map<std::uint64_t, Time> times;
     Bucket& bucket = repository_.bucket(context_);
     for (std::string after;;) {
+      wait_turn();
       const auto page = bucket.list_objects(keys::kGc, after, context_);
       if (page.empty() || page.back().key <= after) return times;
       after = page.back().key;
@@ -367,7 +393,10 @@ class Collector {
       }
       if (due.contains(head)) heads.insert(std::move(head));
     }
-    for (const std::string& key : heads) repository_.bucket(context_).remove(key, context_);
+    for (const std::string& key : heads) {
+      wait_turn();
+      repository_.bucket(context_).remove(key, context_);
+    }
   }
 
   void remove_all(const std::vector<const HeldObject*>& objects) {
@@ -408,8 +437,10 @@ class Collector {
   const Context& context_;
   CollectReport report_;
   bool is_read_ = false;
-  std::set<VersionPair> fit_, unfit_;  // skips that were checked; that could not be made
-  VersionRanges whole_;                // versions whose snapshots are there
+  std::set<VersionPair> fit_;  // skips that were checked
+  Unusable unusable_;
+  std::string lost_;     // what unusable snapshots lack: the last one's error
+  VersionRanges whole_;  // versions whose snapshots are there
   std::set<std::string, std::less<>> removed_;
 };
 

@@ -6,7 +6,7 @@
 //     3  what hosts told each other of versions that exist (parts) is removed; no record names it
 //     4  skip deltas are made by which versions that are kept alone need fewer deltas
 //     5  skip deltas that are to replace deltas are checked, and whether snapshots that stay are
-//        there
+//        there; what is of no use is planned without
 //     6  the record names the feature `retired-objects`, so that older readers refuse
 //     7  the log gets a record of what is retired now: put-if-absent; whoever loses computes again
 //     8  as 2: a grace may be 0
@@ -75,7 +75,8 @@ struct CollectReport {
 CollectReport plan_collection(Repository& repository, const CollectOptions& options,
                               const Context& context);
 
-/// Throws Error: the same; corrupt also if objects of a snapshot that stays are missing; permission
+/// Throws Error: the same; corrupt also if a version that is kept can be built only from a snapshot
+/// of which objects are missing; permission
 /// (but not for parts); no_space (what was due is removed); conflict if others added to the log
 /// again and again.
 CollectReport collect(Repository& repository, const CollectOptions& options, const SkipWork& skips,

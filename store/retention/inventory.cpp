@@ -20,6 +20,7 @@ namespace weightfs {
 namespace {
 
 constexpr unsigned kManifestRequests = 32;
+constexpr std::uint64_t kManifestBatch = 4096;
 
 /// What is kept of a manifest: the facts, and what shows that it follows its parent.
 struct ReadVersion {
@@ -47,26 +48,38 @@ std::uint64_t newest_version(Repository& repository, const Context& context) {
   return newest;
 }
 
-std::vector<VersionFacts> read_versions(Repository& repository, const Context& context,
-                                        const WaitTurn& wait_turn) {
-  std::vector<ReadVersion> read(static_cast<std::size_t>(newest_version(repository, context)));
+/// Versions from `first` on, each of which must be there.
+std::vector<ReadVersion> read_batch(std::uint64_t first, std::uint64_t count,
+                                    Repository& repository, const Context& context,
+                                    const WaitTurn& wait_turn) {
+  std::vector<ReadVersion> read(static_cast<std::size_t>(count));
   parallel_for(read.size(), kManifestRequests, context, [&](std::size_t i) {
     if (wait_turn) wait_turn(context);
-    const auto version = repository.find_version(i + 1, context);
-    if (!version) throw_missing(i + 1, repository.url());
+    const auto version = repository.find_version(first + i, context);
+    if (!version) throw_missing(first + i, repository.url());
     read[i] = {facts_of(*version), version->manifest.parent_sha256};
   });
+  return read;
+}
+
+/// What the highest key says is not believed: there is no memory for a batch before all versions
+/// below it were found.
+std::vector<VersionFacts> read_versions(Repository& repository, const Context& context,
+                                        const WaitTurn& wait_turn) {
+  const std::uint64_t newest = newest_version(repository, context);
   std::vector<VersionFacts> versions;
-  Sha256 parent{};
-  for (ReadVersion& one : read) {
-    if (one.parent_sha256 != parent) {
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("version {} does not follow version {}: one of their manifests is "
-                              "damaged; weightfs verify {} tells more",
-                              one.facts.number, one.facts.number - 1, repository.url()));
+  while (versions.size() < newest) {
+    const std::uint64_t first = versions.size() + 1;
+    const std::uint64_t count = std::min(kManifestBatch, newest - versions.size());
+    for (ReadVersion& one : read_batch(first, count, repository, context, wait_turn)) {
+      if (one.parent_sha256 != (versions.empty() ? Sha256{} : versions.back().manifest_sha256)) {
+        throw Error(ErrorCode::corrupt,
+                    fmt::format("version {} does not follow version {}: one of their manifests is "
+                                "damaged; weightfs verify {} tells more",
+                                one.facts.number, one.facts.number - 1, repository.url()));
+      }
+      versions.push_back(std::move(one.facts));
     }
-    parent = one.facts.manifest_sha256;
-    versions.push_back(std::move(one.facts));
   }
   return versions;
 }
@@ -142,22 +155,40 @@ std::optional<SkipFacts> find_skip_facts(const std::vector<VersionFacts>& versio
   }
 }
 
+[[noreturn]] void throw_not_whole(std::string_view key) {
+  throw Error(ErrorCode::corrupt,
+              fmt::format("object {}: versions that are kept are built from this snapshot, but it "
+                          "is missing, cut or damaged. Restore it",
+                          key));
+}
+
 /// LIST may lag: what it lacks is settled by reading the last byte.
 void check_is_there(const std::string& key, std::uint64_t size_bytes, const Inventory& inventory,
-                    Repository& repository, const Context& context) {
+                    Repository& repository, const Context& context, const WaitTurn& wait_turn) {
   const auto listed = std::ranges::lower_bound(inventory.objects, key, {}, &HeldObject::key);
   const bool is_listed = listed != inventory.objects.end() && listed->key == key;
   if (is_listed && listed->size_bytes >= size_bytes) return;
+  if (wait_turn) wait_turn(context);
   std::array<std::byte, 1> last{};
   try {
     if (repository.bucket(context).get(key, size_bytes - 1, last, context) == 1) return;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
   }
-  throw Error(ErrorCode::corrupt,
-              fmt::format("object {}: versions that are kept are built from this snapshot, but it "
-                          "is missing or cut; nothing is retired. Restore it",
-                          key));
+  throw_not_whole(key);
+}
+
+/// Read, since nothing says how large they are in the bucket: they are compressed.
+void check_hashes(const VersionFacts& version, const Layout& layout, Repository& repository,
+                  const Context& context, const WaitTurn& wait_turn) {
+  if (wait_turn) wait_turn(context);
+  try {
+    const SnapshotRef snapshot{version.snapshot, version.snapshot_hashes};
+    (void)repository.get_snapshot_hashes(version.number, snapshot, layout, context);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::corrupt) throw;
+    throw_not_whole(keys::snapshot_hashes(version.number, version.snapshot));
+  }
 }
 
 /// Of all pairs of versions that exist, whose records or packs were listed.
@@ -198,6 +229,7 @@ VersionFacts facts_of(const Version& version) {
     // less than its size, or one in the bucket, which stays, would be retired for it.
     constexpr std::uint64_t kHashesOfMib = 32;
     facts.snapshot = manifest.snapshot->nonce;
+    facts.snapshot_hashes = manifest.snapshot->hashes;
     if (manifest.snapshot->base) {
       facts.hub_bytes = (manifest.snapshot->hashes.size_bytes / kHashesOfMib + 1) << 20;
     }
@@ -283,13 +315,12 @@ Inventory read_inventory(Repository& repository, const Context& context,
 }
 
 void check_snapshot(const VersionFacts& version, const Layout& layout, const Inventory& inventory,
-                    Repository& repository, const Context& context) {
-  const std::string hashes = keys::snapshot_hashes(version.number, version.snapshot);
-  check_is_there(hashes, 1, inventory, repository, context);
+                    Repository& repository, const Context& context, const WaitTurn& wait_turn) {
+  check_hashes(version, layout, repository, context, wait_turn);
   if (version.hub_bytes != 0) return;
   for (const LayoutFile& file : layout.files()) {
     const std::string key = keys::snapshot_file(version.number, version.snapshot, file.path);
-    check_is_there(key, file.size_bytes, inventory, repository, context);
+    check_is_there(key, file.size_bytes, inventory, repository, context, wait_turn);
   }
 }
 

@@ -30,6 +30,7 @@ struct VersionFacts {
   std::uint64_t delta_bytes = 0;
   std::vector<std::string> packs;  // their names, sorted
   std::string snapshot;            // its nonce; empty: it has none
+  ObjectRef snapshot_hashes;       // of its .hashes, inflated
   /// What readers fetch of a snapshot that lies on the Hub, or more; 0: it lies in the bucket.
   std::uint64_t hub_bytes = 0;
   ObjectRef layout;
@@ -95,8 +96,8 @@ struct Inventory {
   [[nodiscard]] std::uint64_t head() const noexcept { return versions.size(); }
 };
 
-/// Called before each request or piece of work, by any thread; may wait while others are to go
-/// first.  May be empty.
+/// Called before each step, a request or a piece of work, by any thread; may wait while others are
+/// to go first.  May be empty.
 using WaitTurn = std::function<void(const Context& context)>;
 
 /// Reads all manifests, in parallel, then lists the whole bucket, and reads the records of skips.
@@ -105,11 +106,12 @@ using WaitTurn = std::function<void(const Context& context)>;
 Inventory read_inventory(Repository& repository, const Context& context,
                          const WaitTurn& wait_turn = {});
 
-/// Whether the objects of a version's snapshot are there: those in the bucket, each as LIST showed
-/// it, or by a GET.  `layout`: the version's.
-/// Throws Error: corrupt if one is missing or too short, naming it; what the bucket throws.
+/// Whether the objects of a version's snapshot are there: of those in the bucket files each as LIST
+/// showed it, or by a GET; the hashes are read and checked.  `layout`: the version's.
+/// Throws Error: corrupt if one is missing or too short, naming it; unsupported if this host has
+/// not the memory for the hashes; what the bucket throws.
 void check_snapshot(const VersionFacts& version, const Layout& layout, const Inventory& inventory,
-                    Repository& repository, const Context& context);
+                    Repository& repository, const Context& context, const WaitTurn& wait_turn = {});
 
 /// Looks again for the record of a skip delta between versions that exist.
 /// Returns: whether there is one that can be used.

@@ -20,17 +20,19 @@ using Place = HeldObject::Place;
 class RetirementPlanner {
  public:
   RetirementPlanner(const Inventory& inventory, const GcLog& log, const KeepPolicy& policy,
-                    const std::set<VersionPair>& unfit, std::uint64_t key_bytes_max)
+                    const Unusable& unusable, std::uint64_t key_bytes_max)
       : inventory_(inventory),
         log_(log),
         policy_(policy),
-        unfit_(unfit),
+        unusable_(unusable),
         key_bytes_max_(key_bytes_max),
-        there_(inventory.versions, log.deltas, log.snapshots, log.needs) {}
+        by_log_(inventory.versions, log.deltas, log.snapshots, log.needs),
+        no_snapshots_(log.snapshots.with(unusable.snapshots)),
+        there_(inventory.versions, log.deltas, no_snapshots_, log.needs) {}
 
   Retirement run() {
     if (inventory_.head() == 0) return {};
-    if (!there_.can_build(inventory_.head())) {
+    if (!by_log_.can_build(inventory_.head())) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("the log of retired objects leaves nothing to build version {} from, "
                               "the newest; nothing is removed",
@@ -53,10 +55,18 @@ class RetirementPlanner {
   void choose_kept() {
     for (const VersionFacts& version : inventory_.versions) {
       const KeepReason reason = reason_to_keep(version, inventory_.head(), policy_);
-      if (reason == KeepReason::none || !there_.can_build(version.number)) continue;
+      if (reason == KeepReason::none || !by_log_.can_build(version.number)) continue;
+      if (!there_.can_build(version.number)) throw_lost(version.number);
       kept_.add(version.number);
       if (reason != KeepReason::newest) kept_alone_.push_back(version.number);
     }
+  }
+
+  [[noreturn]] void throw_lost(std::uint64_t version) const {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("nothing is retired: version {}, which is to be kept, can be built "
+                            "only from a snapshot that is not whole ({})",
+                            version, unusable_.snapshots.text()));
   }
 
   /// Objects of versions that exist, by version or skip.
@@ -112,7 +122,7 @@ class RetirementPlanner {
                             std::ranges::any_of(facts.packs, [&](const std::string& pack) {
                               return is_named(keys::skip_pack(versions, pack));
                             });
-    return !is_removed && !log_.skips.contains(versions) && !unfit_.contains(versions) &&
+    return !is_removed && !log_.skips.contains(versions) && !unusable_.skips.contains(versions) &&
            there_.can_build(versions.from) && there_.can_build(versions.to);
   }
 
@@ -126,7 +136,7 @@ class RetirementPlanner {
       const VersionPair skip{from, version};
       if (version < from + 2) continue;
       const bool is_known = inventory_.skips.contains(skip) || log_.skips.contains(skip);
-      if (!is_known && !unfit_.contains(skip)) plan_.missing.insert(skip);
+      if (!is_known && !unusable_.skips.contains(skip)) plan_.missing.insert(skip);
     }
   }
 
@@ -135,7 +145,7 @@ class RetirementPlanner {
   [[nodiscard]] bool is_useful(const VersionPair& versions) const {
     if (needed_.skips.contains(versions)) return true;
     const bool has_from = needed_.versions.contains(versions.from);
-    if (!inventory_.skips.contains(versions) || unfit_.contains(versions)) {
+    if (!inventory_.skips.contains(versions) || unusable_.skips.contains(versions)) {
       return has_from && needed_.versions.contains(versions.to);  // somebody may finish it
     }
     if (!has_from || !kept_.contains(versions.to)) return false;
@@ -258,7 +268,7 @@ class RetirementPlanner {
     const BuildableVersions after(inventory_.versions, no_deltas, no_snapshots, needs);
     for (const VersionFacts& version : inventory_.versions) {
       const std::uint64_t number = version.number;
-      if (!there_.can_build(number) || after.can_build(number)) continue;
+      if (!by_log_.can_build(number) || after.can_build(number)) continue;
       if (kept_.contains(number)) {
         throw Error(ErrorCode::corrupt,
                     fmt::format("gc would retire what version {} needs: a bug", number));
@@ -270,8 +280,10 @@ class RetirementPlanner {
   const Inventory& inventory_;
   const GcLog& log_;
   const KeepPolicy& policy_;
-  const std::set<VersionPair>& unfit_;
+  const Unusable& unusable_;
   const std::uint64_t key_bytes_max_;
+  const BuildableVersions by_log_;    // whatever is unusable
+  const VersionRanges no_snapshots_;  // retired or unusable
   const BuildableVersions there_;
   VersionRanges kept_;
   std::vector<std::uint64_t> kept_alone_;  // for their number or tag
@@ -352,8 +364,8 @@ Needed what_is_needed(const std::vector<WayEnd>& ways, const BuildableVersions& 
 }
 
 Retirement plan_retirement(const Inventory& inventory, const GcLog& log, const KeepPolicy& policy,
-                           const std::set<VersionPair>& unfit, std::uint64_t key_bytes_max) {
-  return RetirementPlanner(inventory, log, policy, unfit, key_bytes_max).run();
+                           const Unusable& unusable, std::uint64_t key_bytes_max) {
+  return RetirementPlanner(inventory, log, policy, unusable, key_bytes_max).run();
 }
 
 }  // namespace weightfs

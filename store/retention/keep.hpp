@@ -86,11 +86,17 @@ struct Retirement {
   }
 };
 
-/// What may be retired, given all that was.  `unfit`: skips that cannot be used, nor made.
-/// `key_bytes_max`: of the objects' keys, about.
-/// Throws Error: corrupt if the newest version cannot be built from what the log has left.
+/// What is there, but of no use.
+struct Unusable {
+  std::set<VersionPair> skips;  // unfit, or could not be made
+  VersionRanges snapshots;      // of which objects are missing or damaged; they are not retired
+};
+
+/// What may be retired, given all that was.  `key_bytes_max`: of the objects' keys, about.
+/// Throws Error: corrupt if the newest version cannot be built from what the log has left, or a
+/// version that is to be kept not without an unusable snapshot.
 Retirement plan_retirement(const Inventory& inventory, const GcLog& log, const KeepPolicy& policy,
-                           const std::set<VersionPair>& unfit = {},
+                           const Unusable& unusable = {},
                            std::uint64_t key_bytes_max = kGcRecordKeyBytes);
 
 }  // namespace weightfs

@@ -30,6 +30,7 @@ std::size_t s3_get(S3Client& client, std::string_view key, std::uint64_t offset_
                                                       offset_bytes + into.size() - 1)}},
                     .into = into,
                     .follow = true,
+                    .goes_on = offset_bytes > 0,
                     .expected = {416},
                     .problem = [&](const HttpReply& reply) {
                       // For a probe an ignored range does no harm.

@@ -44,12 +44,6 @@ bool is_unanswered(ErrorCode code) {
 /// Whether a redirect's target has expired; 416 concerns only the range.
 bool is_stale(const HttpReply& reply) { return !reply.ok() && reply.status != 416; }
 
-/// Whether a redirect's target holds for as long as it answers.  It names content, so after an
-/// object was overwritten it leads to the bytes of before.
-bool is_lasting(const HttpReply& reply) {
-  return !is_stale(reply) && find_whole_size(reply).value_or(0) > kRewrittenBytesMax;
-}
-
 }  // namespace
 
 /// What one call has learned from its attempts.
@@ -137,7 +131,7 @@ S3Client::Outcome S3Client::judge(const S3Call& call, Try& state, Attempts& atte
 HttpReply S3Client::exchange(const S3Call& call, const AwsCredentials& keys,
                              const Context& context) {
   if (call.follow) {
-    if (const auto url = redirects_.find(call.key)) {
+    if (const auto url = redirects_.find(call.key, call.goes_on)) {
       try {
         HttpReply reply = fetch(call, *url, context);
         if (!is_stale(reply)) return reply;
@@ -179,13 +173,23 @@ HttpReply S3Client::follow(const S3Call& call, HttpReply reply, const Context& c
     }
     from = *url;
     reply = fetch(call, from, context);
-    if (is_lasting(reply)) redirects_.keep(call.key, from);
+    keep(call, from, reply);
   }
   if (from == address_.scheme_and_host || !is_stale(reply)) return reply;
   // Another host's error about the object is not an answer of the service.
   throw TransportError(
       ErrorCode::unavailable, TransportError::Kind::other,
       fmt::format("the host that the service redirects to answers {}", reply.status));
+}
+
+/// Of an object that may be overwritten the target holds for what is left of it, not for who reads
+/// it again; of one that has been read as a whole nothing is left.
+void S3Client::keep(const S3Call& call, const std::string& url, const HttpReply& reply) {
+  const std::uint64_t size = find_whole_size(reply).value_or(0);
+  if (is_stale(reply) || size <= reply.received_bytes) return;
+  const bool is_lasting = size > kRewrittenBytesMax;
+  redirects_.keep(call.key, url,
+                  is_lasting ? Redirects::Holds::for_all : Redirects::Holds::for_rest);
 }
 
 /// A request to another host: carries no header but the range.

@@ -35,7 +35,8 @@ struct S3Call {
   std::uint64_t body_offset = 0, body_bytes = 0;
   std::string body_sha256 = std::string(kEmptySha256);
   std::span<std::byte> into = {};
-  bool follow = false;  // redirects, without credentials (store/http/redirects.hpp)
+  bool follow = false;   // redirects, without credentials (store/http/redirects.hpp)
+  bool goes_on = false;  // a read that does not begin at the object's first byte
   /// It has an effect once, so a refusal says nothing of an earlier attempt that may have had it.
   bool is_once = false;
 
@@ -95,6 +96,7 @@ class S3Client {
   Outcome judge(const S3Call& call, Try& state, Attempts& attempts, const S3Refusal& refusal);
   HttpReply exchange(const S3Call& call, const AwsCredentials& keys, const Context& context);
   HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
+  void keep(const S3Call& call, const std::string& url, const HttpReply& reply);
   HttpReply fetch(const S3Call& call, const std::string& url, const Context& context);
   [[nodiscard]] bool came_late(const S3Refusal& refusal) const;
   void learn_clock(std::chrono::system_clock::time_point date);

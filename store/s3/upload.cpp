@@ -42,18 +42,14 @@ std::uint64_t part_bytes_of(std::uint64_t size_bytes) {
   return std::max(kPartBytesMin, (needed + kUnit - 1) / kUnit * kUnit);
 }
 
+/// Throws Error: also where the service cannot list uploads, at the first answer.
 std::vector<S3UploadEntry> list_uploads(S3Client& client, std::string_view prefix,
                                         const Context& context) {
   HttpTarget target = client.address().root();
   target.query = {{"uploads", ""}, {"prefix", std::string(prefix)}, {"max-uploads", "1000"}};
-  std::vector<S3UploadEntry> uploads;
-  const S3Call call{.action = "list",
-                    .key = prefix,
-                    .target = std::move(target),
-                    .problem = problem_of_text(
-                        [&](const std::string& text) { uploads = read_s3_uploads(text); })};
-  client.send(call, context);
-  return uploads;
+  const S3Call call{.action = "list", .key = prefix, .target = std::move(target)};
+  // Not S3Call::problem: who gives no list now never does, and callers do without it.
+  return read_s3_uploads(client.send(call, context).reply.text);
 }
 
 HttpTarget upload_target(S3Client& client, std::string_view key, const std::string& id) {
@@ -79,10 +75,11 @@ void abort_upload(S3Client& client, std::string_view key, const std::string& id,
 /// The upload of one object in parts.
 class Multipart {
  public:
-  Multipart(S3Client& client, UploadMemory& memory, std::string_view key, const Source& source,
-            const Context& context)
+  Multipart(S3Client& client, UploadMemory& memory, RunningUploads& running, std::string_view key,
+            const Source& source, const Context& context)
       : client_(client),
         memory_(memory),
+        running_(running),
         key_(key),
         source_(source),
         context_(context),
@@ -94,6 +91,7 @@ class Multipart {
   bool run(bool may_resume) {
     if (may_resume) resume();
     if (id_.empty()) create();
+    const RunningUploads::Run run(running_, id_);
     try {
       send_parts();
       complete();
@@ -129,6 +127,7 @@ class Multipart {
 
   S3Client& client_;
   UploadMemory& memory_;
+  RunningUploads& running_;
   const std::string_view key_;
   const Source& source_;
   const Context& context_;
@@ -310,11 +309,26 @@ void UploadPart::read(std::uint64_t offset_bytes, std::span<std::byte> into) con
 
 void S3Uploader::put(std::string_view key, const Source& source, const Context& context) {
   abort_old(key, context);
-  if (Multipart(client_, memory_, key, source, context).run(true)) return;
-  if (Multipart(client_, memory_, key, source, context).run(false)) return;
+  if (Multipart(client_, memory_, running_, key, source, context).run(true)) return;
+  if (Multipart(client_, memory_, running_, key, source, context).run(false)) return;
   throw Error(ErrorCode::unavailable,
               fmt::format("bucket {}: the upload of object {} was aborted twice by somebody else",
                           client_.address().url, key));
+}
+
+RunningUploads::Run::Run(RunningUploads& all, std::string id) : all_(all), id_(std::move(id)) {
+  const std::lock_guard lock(all_.mutex_);
+  all_.ids_.insert(id_);
+}
+
+RunningUploads::Run::~Run() {
+  const std::lock_guard lock(all_.mutex_);
+  all_.ids_.erase(all_.ids_.find(id_));
+}
+
+bool RunningUploads::contains(const std::string& id) const {
+  const std::lock_guard lock(mutex_);
+  return ids_.contains(id);
 }
 
 bool TidyTimes::is_due(const std::string& prefix, Clock::time_point now) {
@@ -331,7 +345,7 @@ void S3Uploader::abort_old(std::string_view key, const Context& context) {
   if (first.empty()) return;
   {
     const std::lock_guard lock(mutex_);
-    if (!tidied_.is_due(first, Clock::now())) return;
+    if (!tidied_.is_due(first, now_())) return;
   }
   const std::string& prefix = client_.address().prefix;
   const std::string oldest =
@@ -341,6 +355,7 @@ void S3Uploader::abort_old(std::string_view key, const Context& context) {
     const Context soon = context.within(kTidyTime);
     for (const S3UploadEntry& upload : list_uploads(client_, prefix + first, soon)) {
       if (upload.initiated.empty() || upload.initiated >= oldest) continue;
+      if (running_.contains(upload.id)) continue;
       abort_upload(client_, std::string_view(upload.key).substr(prefix.size()), upload.id, soon);
     }
   } catch (const Error& error) {

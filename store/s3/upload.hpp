@@ -1,7 +1,8 @@
 // S3Upload: an object in parts.
 //
 //     a large put            aborts uploads below the same first component of the key that began
-//                            more than a day ago; the first one of a process, and one each day
+//                            more than a day ago, and are not its own; the first one of a process,
+//                            and one each day
 //     begin                  takes the newest upload of this key that a crash left, with the parts
 //                            in it whose size and MD5 are ours; or creates one
 //     parts                  in parallel, as many as memory allows; all of one size but the last
@@ -24,10 +25,13 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "store/base/ranked_mutex.hpp"
 #include "store/s3/request.hpp"
@@ -84,10 +88,36 @@ class TidyTimes {
   std::map<std::string, Clock::time_point> tidied_;
 };
 
+/// The uploads that are being sent, by their ids.  Threads: all calls may run in parallel.
+class RunningUploads {
+ public:
+  /// Counts as running until it is destroyed.
+  class Run {
+   public:
+    Run(RunningUploads& all, std::string id);
+    ~Run();
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+   private:
+    RunningUploads& all_;
+    const std::string id_;
+  };
+
+  [[nodiscard]] bool contains(const std::string& id) const;
+
+ private:
+  mutable RankedMutex mutex_{LockRank::leaf, "RunningUploads::mutex_"};  // guards ids_
+  std::multiset<std::string> ids_;  // two puts of one key may resume the same upload
+};
+
 class S3Uploader {
  public:
+  using Now = std::function<Clock::time_point()>;
+
   /// Keeps both references.
-  S3Uploader(S3Client& client, UploadMemory& memory) : client_(client), memory_(memory) {}
+  S3Uploader(S3Client& client, UploadMemory& memory, Now now = Clock::now)
+      : client_(client), memory_(memory), now_(std::move(now)) {}
 
   /// Uploads an object of more than kMultipartBytes.  Throws Error: as Bucket::put.
   void put(std::string_view key, const Source& source, const Context& context);
@@ -97,6 +127,8 @@ class S3Uploader {
 
   S3Client& client_;
   UploadMemory& memory_;
+  const Now now_;
+  RunningUploads running_;
   RankedMutex mutex_{LockRank::leaf, "S3Uploader::mutex_"};  // guards tidied_
   TidyTimes tidied_;
 };

@@ -60,6 +60,9 @@ class SkipMaking {
   void check_root(const Base& base) const;
   std::vector<PackUpload> name_packs(const CodedDelta& delta);
   void upload(const std::vector<PackUpload>& packs);
+  void give_way() const {
+    if (options_.before_batch) options_.before_batch(context_);
+  }
   void remove_unnamed(const SkipRecord& there) noexcept;
 
   Store& store_;
@@ -77,12 +80,13 @@ MadeSkip SkipMaking::run() {
   const CodedDelta delta = code();
   images_.give_up();
   const std::vector<PackUpload> packs = name_packs(delta);
-  if (options_.before_batch) options_.before_batch(context_);
+  give_way();
   // Coding takes a while.
   if (auto there = find_skip(repository_, record_.versions, context_)) {
     return {std::move(*there), false, 0};
   }
   upload(packs);
+  give_way();
   MadeSkip made{put_skip(repository_, record_, context_), false, pack_bytes(record_.delta)};
   made.is_new = made.record.nonce == record_.nonce;
   if (!made.is_new) remove_unnamed(made.record);
@@ -206,6 +210,7 @@ void SkipMaking::upload(const std::vector<PackUpload>& packs) {
   std::atomic<std::uint64_t> done{0};
   parallel_for(packs.size(), request_threads(bucket, options_.threads), context_,
                [&](std::size_t i) {
+                 give_way();
                  const PackRef& ref = record_.delta.packs[i];
                  const PackSource source(packs[i].head, *packs[i].pack);
                  bucket.put(keys::skip_pack(record_.versions, ref.name), source, context_);

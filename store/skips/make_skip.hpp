@@ -36,7 +36,8 @@ struct MakeSkipOptions {
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// Called before each batch of chunks, and before the upload, by any thread; may wait, or throw.
+  /// Called before each batch of chunks, and before each object is uploaded, by any thread; may
+  /// wait, or throw.
   std::function<void(const Context& context)> before_batch = {};
 };
 

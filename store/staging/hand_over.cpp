@@ -76,19 +76,26 @@ std::optional<std::string> Staging::find_lost(StagingId directory) const {
   const std::scoped_lock lock(state_->mutex);
   std::optional<std::string> lost;
   state_->tree.walk(directory, [&](const std::string& path, StagingId, const StagingInode& inode) {
-    if (inode.is_lost) lost = path;
+    if (inode.record.is_lost) lost = path;
   });
   return lost;
 }
 
-void Staging::note_lost(StagingId directory) {
+bool Staging::is_lost(StagingId file) const {
   const std::scoped_lock lock(state_->mutex);
-  if (state_->tree.find(directory) == nullptr) return;
+  return state_->tree.get(file).record.is_lost;
+}
+
+void Staging::note_lost(StagingId directory) {
   std::vector<StagingId> files;
-  state_->tree.walk(directory, [&](const std::string&, StagingId id, const StagingInode& inode) {
-    if (inode.is_file()) files.push_back(id);
-  });
-  for (const StagingId id : files) state_->tree.get(id).is_lost = true;
+  {
+    const std::scoped_lock lock(state_->mutex);
+    if (state_->tree.find(directory) == nullptr) return;
+    state_->tree.walk(directory, [&](const std::string&, StagingId id, const StagingInode& inode) {
+      if (inode.is_file()) files.push_back(id);
+    });
+  }
+  state_->set_lost(files, true);
 }
 
 // ---- moving ----
@@ -143,6 +150,10 @@ void Staging::take_back(StagingId directory, StagingId new_parent, std::string_v
   change.touch(new_parent);
   change.touch_ctime(directory);
   change.allow_removal(directory, false);
+  // There may have been no room for the marks, and the record of the hand-over goes now.
+  tree.walk(directory, [&](const std::string&, StagingId id, const StagingInode& inode) {
+    if (inode.record.is_lost) change.set(id, inode.record);
+  });
   change.also(std::move(also));
   change.write(Durability::power);
 }

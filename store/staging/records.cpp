@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::int64_t kNanoseconds = 1'000'000'000;
 constexpr std::size_t kFixedBytes = 12, kTimesBytes = 24;
+constexpr std::uint32_t kLostBit = 1u << 31;  // in the mode: releases that do not know it go on
 
 // Times outside the range of 64-bit nanoseconds (1677 to 2262) are clamped.
 std::int64_t nanoseconds_of(const timespec& time) {
@@ -52,7 +53,7 @@ std::string inode_key(StagingId id) {
 
 std::string encode(const StagingRecord& record) {
   std::string value;
-  append_be32(value, record.mode);
+  append_be32(value, record.mode | (record.is_lost ? kLostBit : 0));
   append_be32(value, record.uid);
   append_be32(value, record.gid);
   if (S_ISREG(record.mode)) return value;
@@ -69,7 +70,11 @@ std::optional<StagingRecord> decode_inode(std::string_view value) {
   record.uid = load_be32(value.substr(4));
   record.gid = load_be32(value.substr(8));
   value.remove_prefix(kFixedBytes);
-  if (S_ISREG(record.mode)) return value.empty() ? std::optional(record) : std::nullopt;
+  if (S_ISREG(record.mode)) {
+    record.is_lost = (record.mode & kLostBit) != 0;
+    record.mode &= ~kLostBit;
+    return value.empty() ? std::optional(record) : std::nullopt;
+  }
 
   if (value.size() < kTimesBytes) return std::nullopt;
   record.atime = load_time(value);

@@ -411,8 +411,12 @@ StagingRecord changed(StagingRecord record, const AttributeChange& change, const
 void Staging::change(StagingId id, const AttributeChange& wanted) {
   if (wanted.size_bytes) state_->resize(id, *wanted.size_bytes);
   if (wanted.size_bytes == 0u) {
-    const std::scoped_lock lock(state_->mutex);
-    if (StagingInode* inode = state_->tree.find(id)) inode->is_lost = false;
+    // What is written from now on is new.
+    std::unique_lock lock(state_->mutex);
+    const StagingInode* const inode = state_->tree.find(id);
+    const bool was_lost = inode != nullptr && inode->record.is_lost;
+    lock.unlock();
+    if (was_lost) state_->set_lost({&id, 1}, false);
   }
   StagingChange change(*state_);
   const StagingInode& inode = change.tree().get(id);
@@ -487,10 +491,7 @@ void Staging::sync_file(StagingId id, bool data_only) {
   const int status = data_only ? ::fdatasync(file.fd()) : ::fsync(file.fd());
   if (status != 0) {
     const int error = errno;
-    if (is_lost_write(error)) {
-      const std::scoped_lock lock(state_->mutex);
-      if (StagingInode* inode = state_->tree.find(id)) inode->is_lost = true;
-    }
+    if (is_lost_write(error)) state_->set_lost({&id, 1}, true);
     throw PosixError(error, "sync " + path_of(id));
   }
   sync_directory(id);

@@ -164,9 +164,10 @@ class Staging {
   [[nodiscard]] std::uint64_t generation(StagingId id) const;
 
   /// A file below the directory of which the disk did not take some bytes, which the kernel tells
-  /// once, to whoever asks first; until it is truncated to nothing, or the process ends.
+  /// once, to whoever asks first; until it is truncated to nothing.
   [[nodiscard]] std::optional<std::string> find_lost(StagingId directory) const;
-  /// All files below the directory may be such ones.
+  [[nodiscard]] bool is_lost(StagingId file) const;
+  /// All files below the directory may be such ones.  That is recorded, unless there is no room.
   void note_lost(StagingId directory);
 
   /// Moves a directory from staging to the publish root, in one synced write with other changes of

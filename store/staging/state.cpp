@@ -140,6 +140,25 @@ void Staging::State::resize(StagingId id, std::uint64_t size_bytes) {
   }
 }
 
+void Staging::State::set_lost(std::span<const StagingId> files, bool is_lost) {
+  StagingChange change(*this);
+  bool is_changed = false;
+  for (const StagingId id : files) {
+    StagingInode* const inode = tree.find(id);
+    if (inode == nullptr || inode->record.is_lost == is_lost) continue;
+    inode->record.is_lost = is_lost;
+    change.set(id, inode->record);
+    is_changed = true;
+  }
+  if (!is_changed) return;
+  try {
+    change.write(Durability::power);
+  } catch (const Error& error) {
+    log_warning(
+        fmt::format("staging: not recorded of which files the disk lost bytes: {}", error.what()));
+  }
+}
+
 bool Staging::State::empty_unused(StagingId directory_id, std::string_view name) {
   std::optional<StagingId> id;
   {

@@ -43,6 +43,8 @@ struct Staging::State {
   [[nodiscard]] bool has_writers(StagingId id) noexcept;
 
   void resize(StagingId id, std::uint64_t size_bytes);
+  /// Records StagingRecord::is_lost of files.  Where that fails it is known until the process ends.
+  void set_lost(std::span<const StagingId> files, bool is_lost);
   /// Frees the bytes of a file that is about to be unlinked and is not open; false if it is open.
   bool empty_unused(StagingId directory, std::string_view name);
 

@@ -40,7 +40,6 @@ struct StagingInode {
   bool is_being_sealed = false;     // of a directory: applies to all below it
   bool is_removal_allowed = false;  // likewise
   bool is_published = false;        // the bytes belong to an image
-  bool is_lost = false;             // of a file: the disk did not take some of its bytes
 
   [[nodiscard]] bool is_directory() const { return S_ISDIR(record.mode); }
   [[nodiscard]] bool is_file() const { return S_ISREG(record.mode); }

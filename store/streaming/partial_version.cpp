@@ -11,11 +11,13 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "store/base/bytes.hpp"
+#include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/image_files.hpp"
@@ -86,6 +88,7 @@ struct PartialVersion::State {
   // Before the workers start:
   void add_files(std::vector<FilledFile> made);
   void begin(const Context& making);
+  void start_workers(std::size_t count);
   void open_edges(std::size_t window_count);
 
   // The workers:
@@ -103,7 +106,7 @@ struct PartialVersion::State {
   void finish_file(FilledFile& file);
   void make_again(FilledFile& file, const Trouble& trouble);
   void note_trouble(std::size_t window, const Trouble& trouble);
-  void end_work();
+  void end_work(std::size_t count);
 
   // Requires: the mutex is held.
   [[nodiscard]] bool is_made_alone(std::size_t window);
@@ -143,7 +146,7 @@ struct PartialVersion::State {
   std::uint64_t bytes_here = 0;
   std::uint64_t snapshot_bytes = 0,
                 spooled_bytes = 0;  // fetched; spooled_bytes: by ways that are left
-  std::size_t working = 0;          // running workers
+  std::size_t working = 0;          // workers that run, or are still to be started
   bool is_complete = false;
 
   // Held while another way is planned; before the mutex.
@@ -192,9 +195,20 @@ void PartialVersion::State::begin(const Context& making) {
     if (file.size_bytes == 0 && file.window_count > 0) queue->ask(file.first_window);
   }
   if (options.in_background && SnapshotWindow::suits(plan)) open_edges(windows);
-  // Not up to `working`: the first worker may end before the last one is started.
-  for (std::size_t i = 0, count = working; i < count; i++) {
-    workers.emplace_back([this, i] { work(i); });
+  start_workers(working);
+}
+
+/// Goes on with fewer, but at least one, where the system refuses threads.
+void PartialVersion::State::start_workers(std::size_t count) {
+  try {
+    for (std::size_t i = 0; i < count; i++) {
+      workers.emplace_back([this, i] { work(i); });
+    }
+  } catch (const std::system_error& error) {
+    if (workers.empty()) throw;
+    log_warning(fmt::format("{} of {} threads fill version {}: {}", workers.size(), count,
+                            plan.version->number(), error.what()));
+    end_work(count - workers.size());
   }
 }
 
@@ -227,7 +241,7 @@ void PartialVersion::State::work(std::size_t worker) {
       note_trouble(*window, *trouble);
     }
   }
-  end_work();
+  end_work(1);
 }
 
 /// Returns: nullopt at the end.
@@ -468,10 +482,11 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
   call(calls);
 }
 
-/// The last worker frees what is no longer needed.
-void PartialVersion::State::end_work() {
+/// Of `count` workers.  The last one frees what is no longer needed.
+void PartialVersion::State::end_work(std::size_t count) {
   const std::lock_guard lock(mutex);
-  if (--working > 0 || !is_complete) return;
+  working -= count;
+  if (working > 0 || !is_complete) return;
   spooled_bytes += way->spool.fetched_bytes();
   way.reset();
 }

@@ -7,8 +7,8 @@
 // as it has come, will be complete (store/sync/save_pace.hpp).  The pause before a poll is an
 // eighth of the time to or since that moment, so polls are dense around it and become sparse on
 // both sides; a prediction that was wrong by e costs at most e / 8.  They never become sparser than
-// the pause of a run whose rhythm is not known.  A version costs at most about 100 polls more than
-// steady ones would.
+// the pause of a run whose rhythm is not known.  Each expected moment costs at most about 100 polls
+// more than steady ones would, so a version up to 200.
 //
 // Threads: a PollRhythm belongs to one thread at a time.
 #pragma once

@@ -116,6 +116,14 @@ void Sync::State::show(std::uint64_t number) {
   show_catalog(nullptr);
 }
 
+std::int64_t Sync::State::behind_since(std::uint64_t latest, std::int64_t newest_time) const {
+  const auto behind = watches.find_behind(latest);
+  if (!behind) return 0;
+  const auto ago = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - behind->since);
+  const std::int64_t since = seconds_now() - ago.count();
+  return behind->is_exact ? since : std::min(since, newest_time);
+}
+
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
   return store.eviction().reserve(version, Eviction::Claim::in_use, context);
 }
@@ -170,6 +178,7 @@ SyncStatus Sync::status() const {
     }
   }
   status.latest = latest;
+  status.behind_since = state_->behind_since(latest, status.newest_time);
   const ImageTable& images = state_->store.images();
   status.unsynced = images.unsynced_versions();
   if (images.memory() != nullptr) {
@@ -247,7 +256,6 @@ void Sync::ask_for(std::uint64_t version) {
   state_->change([&] {
     state_->unfilled.erase(version);
     state_->asked.insert(version);
-    state_->woken = true;
   });
 }
 

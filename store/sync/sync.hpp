@@ -97,11 +97,14 @@ struct MemoryStatus {
 struct SyncStatus {
   enum class State { starting, current, fetching, waiting };  // waiting: after an error
   State state = State::starting;
-  std::uint64_t latest = 0;       // what the mount shows
-  std::uint64_t newest = 0;       // newest version known to be in the bucket
-  Follow follow;                  // as the options say
-  std::uint64_t followed = 0;     // the version that `latest` should be; 0: none yet
-  std::int64_t newest_time = 0;   // when `newest` was published
+  std::uint64_t latest = 0;      // what the mount shows
+  std::uint64_t newest = 0;      // newest version known to be in the bucket
+  Follow follow;                 // as the options say
+  std::uint64_t followed = 0;    // the version that `latest` should be; 0: none yet
+  std::int64_t newest_time = 0;  // when `newest` was published, by its publisher's clock
+  /// Since when versions later than `latest` are known here; if the first poll of the process found
+  /// them, when the newest was published, if that is earlier.  0: there is none.
+  std::int64_t behind_since = 0;
   std::int64_t checked_time = 0;  // last successful poll
   /// `--poll auto`: the time between versions that polls go by; nullopt: steady polls.
   std::optional<std::chrono::milliseconds> rhythm;
@@ -120,6 +123,13 @@ struct SyncStatus {
   DeltaTable::Counters deltas = {};                // as files
   std::optional<RoomAheadStatus> room_ahead = {};  // nullopt: none is made ahead
   std::optional<HeadStartStatus> head_start = {};  // nullopt: SyncOptions::head_start is not set
+
+  [[nodiscard]] std::uint64_t lag_versions() const noexcept {
+    return newest > latest ? newest - latest : 0;
+  }
+  [[nodiscard]] std::int64_t lag_seconds(std::int64_t now) const noexcept {
+    return lag_versions() == 0 || behind_since == 0 || behind_since > now ? 0 : now - behind_since;
+  }
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
 

@@ -202,14 +202,24 @@ void Sync::State::note_unfilled(std::uint64_t version, const Error& error) {
   });
 }
 
-/// One of them, the oldest: between two of them the bucket is polled.
-/// Returns: whether it was begun.
+/// Between two of them the bucket is polled; while it is away that would only take time, so then
+/// all that are there now are taken.  Who asks meanwhile comes after the next poll, which may reach
+/// it.
+void Sync::State::fill_all_asked(const Context& context) {
+  std::size_t count = 0;
+  {
+    const std::lock_guard lock(mutex);
+    count = asked.size();
+  }
+  while (count-- > 0 && fill_asked(context) && !poller.is_reachable()) {
+  }
+}
+
+/// The oldest.  Returns: whether there was one; why it could not be begun is noted.
 bool Sync::State::fill_asked(const Context& context) {
   std::uint64_t version = 0;
   change([&] {
-    if (asked.empty()) return;
-    version = asked.extract(asked.begin()).value();
-    woken = woken || !asked.empty();
+    if (!asked.empty()) version = asked.extract(asked.begin()).value();
   });
   if (version == 0) return false;
   try {
@@ -217,12 +227,11 @@ bool Sync::State::fill_asked(const Context& context) {
       const auto reserved = reserve(version, context);
       fill(version, context);
     });
-    return true;
   } catch (const Error& error) {
     note_unfilled(version, error);
     shown.listeners().changed();  // ends the wait of its waiters
-    return false;
   }
+  return true;
 }
 
 /// Called by PartialImages.  When the first version is complete the thread continues at once.

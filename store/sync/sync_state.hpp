@@ -87,9 +87,11 @@ struct Sync::State {
   bool fill_first(std::uint64_t version, const Context& context, VersionWatch& watch);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void note_unfilled(std::uint64_t version, const Error& error);
+  void fill_all_asked(const Context& context);
   bool fill_asked(const Context& context);  // one of them
   void note_filled();
   void show_catalog(const Context* bucket);
+  [[nodiscard]] std::int64_t behind_since(std::uint64_t latest, std::int64_t newest_time) const;
   void note_swapped();
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
 
@@ -115,7 +117,7 @@ struct Sync::State {
   std::optional<Error> first_error;  // of a store with nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
-  std::set<std::uint64_t> asked;            // versions to be filled
+  std::set<std::uint64_t> asked;            // versions to be filled; the thread is not to wait
   std::map<std::uint64_t, Error> unfilled;  // by version: why filling could not begin
   bool filling_first = false;               // `latest` is partial
   bool remaking = false;                    // the first round may bring what a restart took

@@ -30,9 +30,7 @@ void Sync::State::run(const std::stop_token& stop) {
         log_warning(fmt::format("sync: {}", error.what()));
       }
       change([&] { remaking = false; });
-      while (fill_asked(context) && !poller.is_reachable()) {
-        // Made without the bucket, which is away: another poll would only take time.
-      }
+      fill_all_asked(context);
       polled = Clock::now();
       try {
         read_tags(context, find_next_poll(polled));
@@ -54,9 +52,10 @@ void Sync::State::wait(const std::stop_token& stop, Clock::time_point polled) {
       next = find_next_poll(polled);
     }
     std::unique_lock lock(mutex);
+    const auto has_work = [this] { return woken || !asked.empty(); };
     const bool is_told =
-        changed.wait_until(lock, stop, next, [this] { return woken || is_due_known; });
-    is_over = !is_told || woken;
+        changed.wait_until(lock, stop, next, [&] { return has_work() || is_due_known; });
+    is_over = !is_told || has_work();
     if (is_over) woken = false;
     is_due_known = false;
   }
@@ -129,6 +128,7 @@ void Sync::State::poll(const Context& context, bool can_wait) {
     throw;
   }
   if (poller.is_back()) retry_at = {};  // what failed before may work now
+  watches.note_latest(latest());
   const std::int64_t newest_time = shown.builder().newest_time();
   change([&] {
     status.offline_since = 0;

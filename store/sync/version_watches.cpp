@@ -39,6 +39,26 @@ VersionWatch VersionWatches::watch(std::uint64_t version) const {
   return watch;
 }
 
+void VersionWatches::note_latest(std::uint64_t latest) {
+  const std::lock_guard lock(mutex_);
+  if (behind_ && behind_->first == latest) return;
+  behind_.reset();
+  if (const auto behind = find_seen_after(latest)) behind_.emplace(latest, *behind);
+}
+
+std::optional<VersionWatches::Behind> VersionWatches::find_behind(std::uint64_t latest) const {
+  const std::lock_guard lock(mutex_);
+  if (behind_ && behind_->first == latest) return behind_->second;
+  return find_seen_after(latest);
+}
+
+/// Requires: the mutex is held.
+std::optional<VersionWatches::Behind> VersionWatches::find_seen_after(std::uint64_t latest) const {
+  const auto found = seen_.upper_bound(latest);
+  if (found == seen_.end()) return std::nullopt;
+  return Behind{found->second.time, found->second.unseen.has_value()};
+}
+
 void VersionWatches::note_shown(VersionWatch& watch) {
   if (watch.timing.has_origin()) record(watch);
 }

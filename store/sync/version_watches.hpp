@@ -36,6 +36,15 @@ class VersionWatches {
   /// For a version that is to be brought: its first lap begins when its manifest was seen.
   [[nodiscard]] VersionWatch watch(std::uint64_t version) const;
 
+  struct Behind {
+    Clock::time_point since;
+    bool is_exact = true;  // false: the first poll found that version, so it may be older
+  };
+  /// `latest` is this version now: a poll has ended.
+  void note_latest(std::uint64_t latest);
+  /// Since when versions later than `latest` are known to exist; nullopt: there is none.
+  [[nodiscard]] std::optional<Behind> find_behind(std::uint64_t latest) const;
+
   /// `latest` shows it.  Records it, unless it was here before.
   void note_shown(VersionWatch& watch);
   /// It can be opened, and is being filled.  Does nothing if somebody else began that.
@@ -53,12 +62,15 @@ class VersionWatches {
   };
 
   void record(VersionWatch& watch);
+  [[nodiscard]] std::optional<Behind> find_seen_after(std::uint64_t latest) const;
 
   Store& store_;
   mutable RankedMutex mutex_{LockRank::leaf, "VersionWatches::mutex_"};  // guards what follows
   std::uint64_t newest_ = 0;
   std::optional<Clock::time_point> last_poll_;
   std::map<std::uint64_t, Seen> seen_;  // by the newest version of that poll
+  /// Of that `latest`.  Kept, since `seen_` forgets what a host that is far behind would ask for.
+  std::optional<std::pair<std::uint64_t, Behind>> behind_;
   std::map<std::uint64_t, VersionWatch> streamed_;
   std::map<std::uint64_t, Clock::time_point> unsynced_;  // since when
 };

@@ -1,15 +1,35 @@
 #include "store/threads/parallel.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
 
 namespace weightfs {
+namespace {
+
+/// Starts helpers until all run or the system refuses one: the caller works too, so what there is
+/// to do is done.
+void start_helpers(std::vector<std::jthread>& helpers, std::size_t count,
+                   const std::function<void()>& run) {
+  static std::atomic<bool> is_told{false};  // each call would say it again
+  try {
+    while (helpers.size() < count) helpers.emplace_back(run);
+  } catch (const std::system_error& error) {
+    if (is_told.exchange(true)) return;
+    log_warning(fmt::format("the system refuses threads, so work takes longer: {}", error.what()));
+  }
+}
+
+}  // namespace
 
 void parallel_for(std::size_t count, unsigned threads, const Context& context,
                   const std::function<void(std::size_t index)>& work) {
@@ -37,8 +57,8 @@ void parallel_for(std::size_t count, unsigned threads, const Context& context,
     }
   };
   {
-    std::vector<std::jthread> others;
-    for (unsigned i = 1; i < threads; i++) others.emplace_back(run);
+    std::vector<std::jthread> helpers;
+    if (threads > 1) start_helpers(helpers, threads - 1, run);
     run();
   }
   if (first_error) std::rethrow_exception(first_error);

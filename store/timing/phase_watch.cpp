@@ -6,6 +6,14 @@ namespace weightfs {
 
 using std::chrono::nanoseconds;
 
+namespace {
+
+/// Longer ago means that the clock has been set since: a host may begin at 1970.  The bucket may
+/// well have been away for days.
+constexpr std::chrono::seconds kLongestAgo = std::chrono::days(30);
+
+}  // namespace
+
 std::int64_t wall_ns(Clock::time_point time) {
   const auto ago = Clock::now() - time;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -23,9 +31,9 @@ HandOverWatch::HandOverWatch(std::string name, Clock::time_point begin) : PhaseW
 }
 
 HandOverWatch HandOverWatch::since(std::string name, std::int64_t time) {
-  const auto then = std::chrono::system_clock::time_point(std::chrono::seconds(time));
-  const auto ago = std::chrono::system_clock::now() - then;
-  return HandOverWatch(std::move(name), Clock::now() - std::max(ago, ago.zero()));
+  const std::chrono::seconds ago(seconds_now() - std::max<std::int64_t>(time, 0));
+  return HandOverWatch(std::move(name),
+                       Clock::now() - std::clamp(ago, std::chrono::seconds(0), kLongestAgo));
 }
 
 }  // namespace weightfs

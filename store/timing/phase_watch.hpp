@@ -49,7 +49,8 @@ class HandOverWatch : public PhaseWatch<HandOverTiming> {
  public:
   explicit HandOverWatch(std::string name, Clock::time_point begin = Clock::now());
 
-  /// Of a hand-over that an earlier process began, at `time`: seconds since 1970.
+  /// Of a hand-over that an earlier process began, at `time`: seconds since 1970.  By a clock that
+  /// may have been set since: at most 30 days count.
   static HandOverWatch since(std::string name, std::int64_t time);
 };
 

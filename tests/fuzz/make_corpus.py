@@ -160,6 +160,38 @@ def early_record_seeds():
     yield "first", record([equal], version=1)
 
 
+def skip_record_seeds():
+    """The target makes the hash right."""
+    def record(packs, **more):
+        fields = {"delta": {"changed": 7, "packs": packs}, "format": 1, "from": 56, "from_sha256": "ab" * 32,
+                  "key_id": "", "nonce": "1" * 32, "repository": "0" * 32, "required_features": [], "sha256": "",
+                  "signature": "", "to": 64, "to_sha256": "cd" * 32, **more}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    pack = {"head": 10, "head_sha256": "cd" * 32, "name": "b" * 32 + "-0", "size": 20}
+    yield "one", record([pack], required_features=["xr"])
+    yield "twice", record([pack, pack])
+    yield "nothing", record([])
+    yield "short", record([], to=57)
+
+
+def gc_record_seeds():
+    """The target makes the hash right."""
+    def record(**more):
+        fields = {"deltas": [[2, 64], [66, 128]], "format": 1, "grace": 86400, "head": 200,
+                  "needs": [[1, 64, "ab" * 32]], "nonce": "1" * 32, "number": 3,
+                  "objects": [f"packs/2/{'a' * 32}-0.safetensors", f"skips/{16:020}-{1:020}.json"],
+                  "previous_sha256": "1" * 64, "repository": "0" * 32, "required_features": [], "sha256": "",
+                  "skips": [[1, 16]], "snapshots": [[65, 65]], "time": 1800000000, "versions": [[2, 63]], **more}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    yield "one", record()
+    yield "nothing", record(deltas=[], needs=[], objects=[], skips=[], snapshots=[], versions=[])
+    yield "touching", record(deltas=[[2, 64], [65, 128]])
+    yield "above", record(skips=[[1, 2**64 - 1]])
+    yield "hostile", record(objects=["versions/1.json"])
+
+
 def layout_seeds():
     yield "format_1", (DATA / "format-1" / "layout.bin").read_bytes()
     head = hostile.safetensors_head(b'{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}')
@@ -204,7 +236,8 @@ def s3_xml_seeds():
 
 
 TARGETS = {"decode": decode_seeds, "encode": encode_seeds, "patch": patch_seeds,
-           "manifest": manifest_seeds, "part": part_seeds, "early_record": early_record_seeds, "layout": layout_seeds,
+           "manifest": manifest_seeds, "part": part_seeds, "early_record": early_record_seeds,
+           "skip_record": skip_record_seeds, "gc_record": gc_record_seeds, "layout": layout_seeds,
            "pack": pack_seeds, "safetensors": safetensors_seeds, "s3_xml": s3_xml_seeds}
 
 

@@ -48,6 +48,15 @@ TEST(LogLine, IsOneLineWhateverTheMessage) {
   }
 }
 
+// U+009B is ESC [ in one character.
+TEST(LogLine, HasNoControlCharactersBehindAsciiEither) {
+  EXPECT_EQ(text_line("a\xC2\x9B"
+                      "31m",
+                      true),
+            "<4>a\\xc2\\x9b31m");
+  EXPECT_EQ(text_line("\xC2\xA0\xC3\x9B\xC2", true), "<4>\xC2\xA0\xC3\x9B\xC2");
+}
+
 TEST(LogJournal, IsTheStreamThatTheVariableNames) {
   const test::TempDir directory;
   const File file = File::open(directory.path() / "f", O_RDWR | O_CREAT);

@@ -81,6 +81,9 @@ TEST(PathRules, ChecksTags) {
 TEST(PathRules, EscapesNamesForMessages) {
   EXPECT_EQ(escape_name("plain-ü"), "plain-ü");
   EXPECT_EQ(escape_name("a\n\xFF\\b\xC3"), "a\\x0a\\xff\\x5cb\\xc3");
+  EXPECT_EQ(escape_name("\xC2\x9B"
+                        "2J\xC2\xA0"),
+            "\\xc2\\x9b2J\xC2\xA0");
   EXPECT_EQ(escape_name(std::string(5000, 'x')), std::string(1024, 'x') + "...");
 }
 

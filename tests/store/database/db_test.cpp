@@ -15,6 +15,7 @@
 #include "store/base/error.hpp"
 #include "store/os/file.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/rotten_files.hpp"
 #include "tests/support/support.hpp"
 #include "tests/support/sync_watch.hpp"
 
@@ -489,6 +490,33 @@ TEST(Db, RemovesARangeWithItsFiles) {
   EXPECT_EQ(all_of(*db, kBulk, "b").size(), 7u);
   db->remove_range(kBulk, "", "", {});
   EXPECT_TRUE(all_of(*db, kBulk).empty());
+}
+
+// A mark over all keys took the place of the pairs, and of the files beneath it none was unlinked
+// any more.
+TEST(Db, AFamilyIsEmptiedWhoseFilesCannotBeRead) {
+  for (const ColumnFamily family : {kBulk, ColumnFamily::manifests}) {
+    const ColumnFamilyInfo& info = kColumnFamilies.at(static_cast<std::size_t>(family));
+    DbFixture at;
+    at.open()->write({{family, "key", "value"}, {ColumnFamily::store, "other", "x"}});
+    at.open();  // which writes it to a file
+    ASSERT_GT(test::rot_family(at.directory, info.name), 0u);
+    {
+      const auto db = at.open();
+      EXPECT_EQ(code_of([&] { all_of(*db, family); }), ErrorCode::corrupt);
+      db->remove_range(family, "", "", {{ColumnFamily::store, "gone", "all"}});
+      EXPECT_TRUE(all_of(*db, family).empty());
+      EXPECT_EQ(db->find(ColumnFamily::store, "other"), "x");
+      EXPECT_EQ(db->find(ColumnFamily::store, "gone"), "all");
+      if (info.is_bulk) {
+        db->ingest(family, as_list(make_sorted(*db, at, "b", 7)), {});
+        db->remove_range(family, "b", "c", {});
+      }
+    }
+    EXPECT_TRUE(test::files_of_family(at.directory, info.name).empty()) << info.name;
+    at.open()->write({{family, "key", "again"}});
+    EXPECT_EQ(at.open()->find(family, "key"), "again");
+  }
 }
 
 TEST(Db, TakesInNothingBelowTheFloor) {

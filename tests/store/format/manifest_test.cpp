@@ -186,7 +186,9 @@ TEST(Manifest, RefusesNewerFormatsAndUnknownFeatures) {
     expect_refused_with("/required_features", features, unknown, ErrorCode::unsupported);
     expect_refused_with("/required_features", features, "update it", ErrorCode::unsupported);
   }
-  expect_refused_with("/required_features", {"xr", "xr"}, "'xr' occurs twice");
+  expect_refused_with("/required_features", {"xr", "xr"}, "'xr' does not come after 'xr'");
+  expect_refused_with("/required_features", {"xr", "hub-base"},
+                      "'hub-base' does not come after 'xr'");
   // Other changes of a newer format must not hide the advice.
   expect_manifest_refused(R"({ "format": 3, "required_features": [] })", ErrorCode::unsupported,
                           "format 3");

@@ -464,6 +464,19 @@ class AfterPowerCut : public PublishQueueTest {
     return order;
   }
 
+  /// The failed hand-over, taken back into staging.
+  StagingId take_back(std::uint64_t order) {
+    EXPECT_EQ(writer().get(order).state, State::failed);
+    writer().queue.take_back(writer().get(order).directory, kStagingRoot, "back");
+    return writer().find(kStagingRoot, "back").value();
+  }
+
+  void expect_refused(StagingId directory) {
+    std::string message;
+    EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-7"); }, &message), ErrorCode::io);
+    EXPECT_NE(message.find("save it again"), std::string::npos) << message;
+  }
+
   std::atomic<bool> is_sent_{false};
 };
 
@@ -481,6 +494,42 @@ TEST_F(AfterPowerCut, WhatWasQueuedFailsAndSaysWhatToDo) {
   hand_over(2);
   ASSERT_TRUE(writer().settles());
   expect_version(1, checkpoint(2));
+}
+
+/// Its record, which said so, is gone then.
+TEST_F(AfterPowerCut, WhatWasTakenBackIsRefusedByEveryLaterProcess) {
+  const std::uint64_t order = hand_over(1);
+  cut_power();
+  ASSERT_TRUE(writer().settles());
+  expect_refused(take_back(order));
+  restarted();
+  started();
+  const StagingId back = writer().find(kStagingRoot, "back").value();
+  expect_refused(back);
+  EXPECT_EQ(versions_in_bucket(), 0u);
+
+  for (const StagedFile& file : writer().staging.list(back)) {
+    if (S_ISREG(file.type)) writer().staging.change(file.id, {.size_bytes = 0});
+  }
+  restarted();
+  started();
+  for (const auto& [path, bytes] : checkpoint(2)) writer().write(back, path, bytes);
+  writer().hand_over(back, "step-7");
+  ASSERT_TRUE(writer().settles());
+  expect_version(1, checkpoint(2));
+}
+
+/// Of it nobody knew at first whether it is a version.
+TEST_F(AfterPowerCut, WhatDidNotBecomeAVersionIsRefusedWhenItWasTakenBack) {
+  const std::uint64_t order = hand_over_without_answer(false);
+  cut_power();
+  hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  expect_refused(take_back(order));
+  restarted();
+  started();
+  expect_refused(writer().find(kStagingRoot, "back").value());
+  EXPECT_EQ(versions_in_bucket(), 1u);
 }
 
 /// A rebase queues again what is in conflict.
@@ -527,6 +576,30 @@ TEST_F(AfterPowerCut, ACommittedOneIsSettledFromTheBucket) {
   ASSERT_TRUE(writer().settles());
   EXPECT_EQ(end_of(order).version, 1u);
   EXPECT_EQ(read_tree(writer().store->images().image_directory(1)), checkpoint(1));
+}
+
+/// What is not published goes back to staging, and a later hand-over might include it.
+TEST_F(AfterPowerCut, WhatGoesBackOfAVersionIsRefused) {
+  options_.at = [this](std::string_view point) {
+    if (is_broken_ && point == "committed-recorded") throw Error(ErrorCode::io, "stopped here");
+  };
+  is_broken_ = true;
+  started();
+  Files files = checkpoint(1);
+  files["optimizer.pt"] = "state";
+  const std::uint64_t order = writer().hand_over(writer().stage("step-1", files), "step-1");
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  writer().queue.stop();
+  is_broken_ = false;
+  cut_power();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(end_of(order).left, "step-1");
+  restarted();
+  started();
+  const StagingId left = writer().find(kStagingRoot, "step-1").value();
+  for (const auto& [path, bytes] : checkpoint(2)) writer().write(left, path, bytes);
+  expect_refused(left);
 }
 
 /// Its manifest may still arrive, so it stays; and it would stay for ever if those behind it
@@ -646,7 +719,24 @@ TEST_F(PublishQueueTest, WhatTheQueueFoundLostIsNotHandedOverAgain) {
   writer().queue.take_back(writer().get(order).directory, kStagingRoot, "back");
   const StagingId back = writer().find(kStagingRoot, "back").value();
   EXPECT_EQ(code_of([&] { writer().hand_over(back, "step-1"); }), ErrorCode::io);
+  restarted();
+  EXPECT_EQ(code_of([&] { writer().hand_over(back, "step-1"); }), ErrorCode::io)
+      << "nor by the next process";
   EXPECT_EQ(versions_in_bucket(), 0u);
+}
+
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotCodedEarly) {
+  constexpr std::size_t kLarge = 1'200'000;  // elements: two files that are coded early
+  writer().staging.note_lost(writer().stage("bad", checkpoint(1, kLarge)));
+  restarted();
+  started();
+  writer().stage("good", checkpoint(2, kLarge));
+  EarlyStatus early;
+  ASSERT_TRUE(eventually([&] {
+    early = writer().queue.early();
+    return early.coded_files >= 2 && early.waiting_files == 0;
+  }));
+  EXPECT_EQ(early.coded_files, 2u);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,12 +13,15 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 #include "tests/store/http/client_fixture.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/few_threads.hpp"
 #include "tests/support/http_server.hpp"
 
 using namespace weightfs;
@@ -441,4 +445,22 @@ TEST_F(Http, a_request_that_died_in_the_pool_may_have_arrived) {
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_EQ(error.kind(), TransportError::Kind::broken);
   EXPECT_TRUE(error.may_have_arrived());
+}
+
+// It once took no signal any more, so Ctrl-C and SIGTERM did nothing.
+TEST_F(Http, a_thread_that_is_refused_leaves_the_callers_signals_as_they_were) {
+  const FewThreads few(0);
+  if (!few.works()) GTEST_SKIP() << "a limit of threads needs root";
+  sigset_t before, after;
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &before), 0);
+  EXPECT_THROW(const HttpClient client(plain_options()), std::system_error);
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &before, &after), 0);
+  const auto numbers = [](const sigset_t& set) {
+    std::vector<int> found;
+    for (int number = 1; number < SIGRTMIN; number++) {
+      if (sigismember(&set, number) == 1) found.push_back(number);
+    }
+    return found;
+  };
+  EXPECT_EQ(numbers(after), numbers(before));
 }

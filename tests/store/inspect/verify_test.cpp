@@ -281,6 +281,16 @@ TEST_F(Verify, CountsWhatNoVersionNames) {
   EXPECT_EQ(told(), expected);
 }
 
+TEST_F(Verify, AnOrphanThatIsInNoDirectoryIsToldByItsKey) {
+  for (const char* key : {"packs/left", "snapshots/left"}) {
+    builder_.bucket()->replace(key, "12345");
+  }
+  const VerifyReport report = verify();
+  std::vector<std::string> told;
+  for (const Orphans& orphans : report.orphans) told.push_back(orphans.prefix);
+  EXPECT_EQ(told, (std::vector<std::string>{"packs/left", "snapshots/left"}));
+}
+
 TEST_F(Verify, OfOneVersionChecksItsObjectsAndWhatItIsMadeOf) {
   for (std::uint64_t version = 1; version <= 6; version++) {
     const VerifyReport report = verify(version);
@@ -408,6 +418,30 @@ TEST_F(Verify, NamesAManifestThatCannotBeRead) {
 TEST_F(Verify, NamesAMissingManifest) {
   builder_.bucket()->erase(keys::manifest(3));
   expect_problems({keys::manifest(3)});
+}
+
+TEST_F(Verify, NamesAGapOnce) {
+  for (const std::uint64_t version : {2u, 3u, 5u}) {
+    builder_.bucket()->erase(keys::manifest(version));
+  }
+  expect_problems({keys::manifest(2), keys::manifest(5)});
+  const std::string messages = messages_of(verify());
+  EXPECT_NE(messages.find("versions 2 to 3 are missing"), std::string::npos) << messages;
+}
+
+// Anybody who may write to the bucket can put one there.
+TEST_F(Verify, AStrayManifestWithAHighNumberIsOneProblem) {
+  builder_.bucket()->replace(keys::manifest(1'000'000), "{}");
+  const std::string pack = "packs/999999/" + std::string(32, 'a') + "-0.safetensors";
+  builder_.bucket()->replace(pack, "?");
+  const VerifyReport report = verify();
+  EXPECT_EQ(report.versions, 6u);
+  ASSERT_EQ(report.problems.size(), 1u);
+  EXPECT_EQ(report.problems[0].object, keys::manifest(7));
+  EXPECT_NE(report.problems[0].message.find("versions 7 to 999999 are missing"), std::string::npos)
+      << report.problems[0].message;
+  EXPECT_NE(report.problems[0].message.find("not checked"), std::string::npos);
+  EXPECT_TRUE(report.orphans.empty()) << "it is unknown what is named behind the gap";
 }
 
 TEST_F(Verify, NamesAManifestThatWasReplaced) {

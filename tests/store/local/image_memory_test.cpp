@@ -10,9 +10,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/base/error.hpp"
+#include "store/local/early_images.hpp"
 #include "store/local/store.hpp"
 #include "store/local/sync_images.hpp"
 #include "store/os/file.hpp"
@@ -59,6 +61,18 @@ class ImageMemoryTest : public ::testing::Test {
     write(images().begin_images(version, home), bytes);
     images().complete_images(version, MemoryNumbers{bytes - 3, 3}, MemoryNumbers{version});
     sync_images(images(), version);
+  }
+  /// A file of version 2, of which nothing is known yet.
+  void make_early(std::uint64_t bytes) {
+    const filesystem::path temporary = images().temporary_of(ImagesHome::memory);
+    auto pass = store_->early_images().begin({2, {}}, ImagesHome::memory, temporary, {});
+    ASSERT_TRUE(pass);
+    EarlyImage image;
+    image.file = pass->directory() / "a.bin";
+    image.size_bytes = image.made_bytes = bytes;
+    const File file = File::open(image.file, O_RDWR | O_CREAT);
+    ASSERT_EQ(::fallocate(file.fd(), 0, 0, static_cast<off_t>(bytes)), 0);
+    pass->add("a.bin", std::move(image));
   }
   bool keep_on_disk(std::uint64_t version, std::size_t bytes = 1000) {
     const filesystem::path copy = store_->temporary_directory() / "copy";
@@ -210,6 +224,28 @@ TEST_F(ImageMemoryTest, WithoutMemoryForTheNextVersionNothingIsBegun) {
             ErrorCode::no_space);
   EXPECT_NE(message.find("the limit of cgroup /engine"), std::string::npos) << message;
   EXPECT_NE(message.find("mount without --images memory"), std::string::npos) << message;
+}
+
+TEST_F(ImageMemoryTest, WhatWasMadeEarlyGoesForADeltaThatHasNoRoom) {
+  add(1);
+  make_early(1000);
+  store_->evictor().admit_delta_to_memory(100);
+  EXPECT_EQ(store_->early_images().size_bytes(), 1000u) << "there is room";
+  room_ = 99;
+  EXPECT_EQ(test::code_of([&] { store_->evictor().admit_delta_to_memory(100); }),
+            ErrorCode::no_space);
+  EXPECT_EQ(store_->early_images().size_bytes(), 0u);
+}
+
+TEST_F(ImageMemoryTest, ADeltaHasItsRoomBesideWhatWasMadeEarly) {
+  constexpr std::uint64_t kEarlyBytes = 100 << 20, kDeltaBytes = 150 << 20;
+  add(1);
+  store_->evictor().evict_for_memory(kEarlyBytes);
+  make_early(kEarlyBytes);
+  store_->evictor().admit_delta_to_memory(kDeltaBytes);
+  const filesystem::path delta = images().temporary_of(ImagesHome::memory) / "delta";
+  const File file = File::open(delta, O_RDWR | O_CREAT);
+  EXPECT_EQ(::fallocate(file.fd(), 0, 0, kDeltaBytes), 0) << errno;
 }
 
 TEST_F(ImageMemoryTest, AHostWithoutMemoryForTwoVersionsIsRefusedAtTheStart) {

@@ -15,6 +15,7 @@
 #include "store/local/sync_images.hpp"
 #include "tests/store/local/store_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/rotten_files.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
@@ -166,6 +167,36 @@ TEST(Store, KeepsManifestsAndLayouts) {
   EXPECT_EQ(store->manifests().manifest_numbers(), (Versions{1, 2, 256, 300}));
   EXPECT_EQ(store->manifests().find_manifest(256), "manifest 256");
   EXPECT_EQ(store->manifests().find_layout(id), std::string("\0layout", 7));
+}
+
+// It was found only when somebody read them, and then no mount started.
+TEST(Store, RecordsThatRottedAndTheBucketHasAreForgottenAndNothingElse) {
+  for (const char* family : {"manifests", "layouts"}) {
+    StoreFixture at;
+    const bool has_manifest = std::string_view(family) != "manifests";
+    {
+      const auto store = at.open();
+      add_version(*store, 1);
+      store->manifests().put_manifest(1, "manifest");
+      store->manifests().put_layout({}, "layout");
+      store->manifests().put_newest({1, {}});
+    }
+    at.open();  // which writes the records to files
+    ASSERT_GT(test::rot_family(at.path / "db", family), 0u);
+    {
+      const auto store = at.open();
+      EXPECT_TRUE(store->images().is_complete(1));
+      EXPECT_EQ(store->manifests().newest().version, 1u);
+      EXPECT_EQ(store->manifests().manifest_numbers().size(), has_manifest ? 1u : 0u);
+      EXPECT_EQ(store->manifests().find_manifest(1).has_value(), has_manifest);
+      EXPECT_EQ(store->manifests().find_layout({}).has_value(), !has_manifest);
+      store->manifests().put_manifest(1, "manifest");
+      store->manifests().put_layout({}, "layout");
+    }
+    const auto store = at.open();
+    EXPECT_EQ(store->manifests().find_manifest(1), "manifest");
+    EXPECT_EQ(store->manifests().find_layout({}), "layout");
+  }
 }
 
 TEST(Store, KeepsPatchesAndLosesThemWithItsRecords) {

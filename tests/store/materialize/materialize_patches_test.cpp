@@ -1,6 +1,7 @@
 // Materialize: versions from images and the store's patches, without the bucket.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -23,6 +24,8 @@ namespace weightfs::test {
 namespace {
 
 namespace stdfs = std::filesystem;
+
+constexpr std::chrono::microseconds kStep{20};
 
 class MaterializePatches : public ::testing::Test {
  protected:
@@ -107,6 +110,28 @@ TEST_F(MaterializePatches, MaterializeUsesThemAndTheBucketOnlyForWhatIsNewer) {
   EXPECT_FALSE(rebuild(5)) << "nothing leads to it but the bucket";
   bring(5);
   expect_version(5);
+}
+
+// A thread that was stopped between taking its number and its turn once left the others waiting for
+// ever.  That takes bad luck: here it is enough that each moment ends it, and says what was
+// stopped.
+TEST_F(MaterializePatches, TakingThemEndsWheneverItIsStopped) {
+  add_version();
+  const Base before = base_of(*host_->store, host_->history, 1, {});
+  const Base after = base_of(*host_->store, host_->history, 2, {});
+  const SpanEnds ends = span_between(before, after).value();
+  const PatchTable& table = host_->store->patches();
+  bool is_taken = false;
+  for (auto time = std::chrono::microseconds(0); !is_taken; time = time * 3 / 2 + kStep) {
+    const Context context = Context{}.within(time);
+    try {
+      (void)take_patches(table, ends, before, after, context);
+      is_taken = true;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timed_out) << error.what();
+      EXPECT_TRUE(std::string(error.what()).ends_with("taking patches")) << error.what();
+    }
+  }
 }
 
 TEST_F(MaterializePatches, FoldedPatchesComeToTheSame) {

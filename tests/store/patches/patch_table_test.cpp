@@ -1,11 +1,10 @@
 #include "store/patches/patch_table.hpp"
 
 #include <gtest/gtest.h>
-#include <rocksdb/db.h>
-#include <rocksdb/options.h>
 
 #include "tests/store/patches/patch_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/rotten_files.hpp"
 
 namespace weightfs {
 namespace {
@@ -395,31 +394,11 @@ TEST_F(PatchTableTest, ARecordThatCannotBeReadLosesItsSpanOnly) {
   EXPECT_EQ(at.rebuilt(two, path(2, 3)), three);
 }
 
-/// Flips a bit of the first block of each file of patches.  Returns: how many.
+/// Returns: how many files of patches.
 std::size_t rot_patch_files(PatchFixture& at) {
   at.table.reset();
   at.db.reset();
-  const std::string directory = (at.parent / "db").string();
-  std::vector<std::string> names;
-  EXPECT_TRUE(rocksdb::DB::ListColumnFamilies({}, directory, &names).ok());
-  std::vector<rocksdb::ColumnFamilyDescriptor> families;
-  for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
-  std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  rocksdb::DB* opened = nullptr;
-  EXPECT_TRUE(rocksdb::DB::OpenForReadOnly({}, directory, families, &handles, &opened).ok());
-  const std::unique_ptr<rocksdb::DB> db(opened);
-  std::vector<rocksdb::LiveFileMetaData> files;
-  db->GetLiveFilesMetaData(&files);
-  for (auto* handle : handles) db->DestroyColumnFamilyHandle(handle);
-  std::size_t count = 0;
-  for (const auto& file : files) {
-    if (file.column_family_name != "patches") continue;
-    std::string bytes = test::read_text(directory + file.name);
-    bytes[10] = static_cast<char>(bytes[10] ^ 1);
-    test::write_text(directory + file.name, bytes);
-    count++;
-  }
-  return count;
+  return test::rot_family(at.parent / "db", "patches");
 }
 
 // RocksDB finds it by a checksum of its own, and the whole store was made anew for it.
@@ -431,6 +410,23 @@ TEST_F(PatchTableTest, AFileThatRottedCostsPatchesAndNothingElse) {
   EXPECT_TRUE(at.table->list().empty());
   EXPECT_EQ(at.patch_count(), 0u);
   EXPECT_EQ(at.db->find(ColumnFamily::store, "other"), "record");
+  install_both();
+  at.open();
+  EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);
+}
+
+// The mount did not start.
+TEST_F(PatchTableTest, OnAFullDiskAFileThatRottedIsRemovedWhenThereIsRoomAgain) {
+  install_both();
+  ASSERT_GT(rot_patch_files(at), 0u);
+  at.free_bytes = kRecordsFloorBytes - 1;
+  at.open();
+  EXPECT_TRUE(at.table->list().empty());
+  EXPECT_EQ(at.table->size_bytes(), 0u);
+  at.free_bytes = 1ull << 40;
+  at.open();
+  EXPECT_TRUE(at.table->list().empty());
+  EXPECT_EQ(at.patch_count(), 0u);
   install_both();
   at.open();
   EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);

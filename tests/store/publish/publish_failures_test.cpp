@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <set>
+#include <system_error>
 
 #include "store/base/error.hpp"
 #include "store/inspect/verify.hpp"
@@ -66,6 +68,28 @@ TEST_F(PublishTest, StopsOnRequestAtEveryPoint) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled) << wanted << ": " << error.what();
   }
   EXPECT_FALSE(bucket_->find(keys::manifest(2)));
+}
+
+// Where the system refuses a thread, or memory, what was uploaded once stayed in the bucket.
+TEST_F(PublishTest, WhateverFailsItsUploadsAreRemovedUnlessTheVersionMayExist) {
+  publisher().publish(checkpoint(1));
+  const auto fail_at = [&](std::string_view wanted) {
+    PublishOptions options = options_of(checkpoint(2));
+    options.wishes.snapshot = true;
+    options.at = [wanted](std::string_view point) {
+      if (point == wanted) throw std::system_error(EAGAIN, std::generic_category());
+    };
+    EXPECT_THROW(publisher().publish(options), std::system_error) << wanted;
+  };
+  for (const std::string_view point : {"pack", "before-commit"}) {
+    fail_at(point);
+    for (const char* prefix : {"packs/2/", "snapshots/2/"}) {
+      EXPECT_EQ(keys_below(*bucket_, prefix), std::vector<std::string>()) << point;
+    }
+  }
+  fail_at("committed");
+  EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(2)));
+  expect_sound();
 }
 
 TEST_F(PublishTest, ReachesItsPointsInOrderAndTellsItsPhases) {

@@ -8,6 +8,7 @@
 
 #include "store/coding/delta_coder.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/materialize/patched_base.hpp"
 #include "store/publish/old_version.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
 #include "tests/store/publish/publish_fixture.hpp"
@@ -135,6 +136,28 @@ TEST_F(RollbackTest, ChunksAreMadeOfTheParentsAndPatches) {
   EXPECT_EQ(content.other_chunks(), 0u);
   EXPECT_EQ(delta.rollback.equal, delta.hashes.size() - 1);
   EXPECT_EQ(root_of(delta.hashes), manifest_of(1).root);
+}
+
+// As the sweep for damaged patches does.  The hand-over of the rollback failed for good.
+TEST_F(RollbackTest, PatchesThatSomebodyElseDropsMeanwhileAreDoneWithout) {
+  for (int i = 0; i < 3; i++) i == 0 ? add() : add_changed();
+  keep_only(3);
+  History& history = publisher().history;
+  const Base parent = base_of(store(), history, 3, {});
+  const OldVersion content(store(), history, history.get(1, {}), parent, kernels::make_cpu_coder(),
+                           {}, {});
+  EXPECT_TRUE(store().patches().remove({PatchLevel::one, 1, 2}));
+  CodeOptions options;
+  options.spool = store().temporary_directory();
+  try {
+    (void)code_delta(content, parent, options, {}, {});
+    FAIL() << "the patches are gone";
+  } catch (const PatchDamaged& damaged) {
+    EXPECT_EQ(damaged.span(), (PatchSpan{PatchLevel::one, 1, 2})) << damaged.what();
+    EXPECT_TRUE(drop_damaged_patches(store(), damaged));
+  }
+  EXPECT_EQ(publisher().publish(back_to(1)).version, 4u);
+  EXPECT_TRUE(read_on_a_fresh_host(4) == trees_.at(1));
 }
 
 TEST_F(RollbackTest, WithoutPatchesPacksAreRead) {

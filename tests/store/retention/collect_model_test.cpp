@@ -233,7 +233,7 @@ TEST(CollectModel, NothingKeptIsLost) {
   for (std::uint64_t first = seed();
        rounds < 3 || std::chrono::steady_clock::now() < end || (shows_nothing() && rounds < 100);
        rounds++) {
-    SCOPED_TRACE("WEIGHTFS_SEED=" + std::to_string(first + rounds));
+    SCOPED_TRACE("WEIGHTFS_TEST_SEED=" + std::to_string(first + rounds));
     Random rng(first + rounds);
     GcModel model(rng);
     for (int i = 0; i < 60 && !testing::Test::HasFailure(); i++) model.step();

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 
 #include "store/base/bytes.hpp"
 #include "store/repository/early_records.hpp"
@@ -372,33 +373,89 @@ TEST_F(Collect, ARecordThatNamesWhatIsNeededRemovesNothing) {
 }
 
 // A snapshot of which nothing is left would be the cheapest one to build from.
+// Version 10 is built from snapshot 4 then, and what is left of snapshot 8 stays.
 TEST_F(Collect, NothingIsRetiredForASnapshotThatIsNotThere) {
-  world_.publish_many(10, 4);
-  const std::string hashes = world_.builder.key("snapshots/8/", "/.hashes");
-  const std::string file = world_.builder.key("snapshots/8/", ".safetensors");
-  const std::string good_hashes = *world_.bucket()->find(hashes);
-  const std::string good_file = *world_.bucket()->find(file);
-  const auto expect_refused = [&](const std::string& key) {
-    const Error error = error_of([&] { world_.gc(1); });
-    EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
-    const std::string message = error.what();
-    EXPECT_NE(message.find(key), std::string::npos) << message;
-    EXPECT_NE(message.find("nothing is retired"), std::string::npos) << message;
-    EXPECT_EQ(world_.count("gc/"), 0u);
+  using Damage = std::function<void(MemoryBucket&, const std::string& file, const std::string&)>;
+  const auto expect_other_way = [&](const char* what, const Damage& damage) {
+    SCOPED_TRACE(what);
+    GcWorld world(rng_);
+    world.publish_many(10, 4);
+    const std::string file = world.builder.key("snapshots/8/", ".safetensors");
+    damage(*world.bucket(), file, world.builder.key("snapshots/8/", "/.hashes"));
+    const std::uint64_t left = world.count("snapshots/8/");
+    const Retirement retired = world.gc(1, seconds(0)).retired;
+    EXPECT_EQ(retired.versions.text(), "1 to 3");
+    EXPECT_EQ(retired.deltas.text(), "2 to 4");
+    EXPECT_EQ(retired.snapshots.text(), "1");
+    EXPECT_EQ(world.count("snapshots/8/"), left);
+    world.expect_sound();
   };
-  world_.bucket()->erase(file);
-  expect_refused(file);
-  world_.bucket()->replace(file, good_file.substr(1));
-  expect_refused(file);
-  world_.bucket()->erase(file);
-  world_.bucket()->erase(hashes);
-  expect_refused(hashes);
-  world_.bucket()->replace(hashes, good_hashes);
-  world_.bucket()->replace(file, good_file);
-  world_.bucket()->hide_from_list("snapshots/8/");  // a LIST that lags is no loss
+  const auto cut = [](MemoryBucket& bucket, const std::string& key, std::size_t size) {
+    bucket.replace(key, bucket.find(key)->substr(0, size));
+  };
+  expect_other_way("no file",
+                   [](auto& bucket, const auto& file, const auto&) { bucket.erase(file); });
+  expect_other_way("a file that is cut", [&](auto& bucket, const auto& file, const auto&) {
+    cut(bucket, file, bucket.find(file)->size() - 1);
+  });
+  expect_other_way("no .hashes",
+                   [](auto& bucket, const auto&, const auto& hashes) { bucket.erase(hashes); });
+  expect_other_way("nothing", [](auto& bucket, const auto& file, const auto& hashes) {
+    bucket.erase(file);
+    bucket.erase(hashes);
+  });
+  for (const std::size_t less : {1, 30}) {
+    expect_other_way(".hashes that are cut", [&](auto& bucket, const auto&, const auto& hashes) {
+      cut(bucket, hashes, bucket.find(hashes)->size() - less);
+    });
+  }
+}
+
+TEST_F(Collect, ASnapshotThatAListDoesNotShowIsThere) {
+  world_.publish_many(10, 4);
+  world_.bucket()->hide_from_list("snapshots/8/");
   EXPECT_EQ(world_.gc(1).retired.versions.text(), "1 to 7");
   world_.bucket()->heal();
   world_.expect_sound();
+}
+
+TEST_F(Collect, NothingIsRetiredWhileNothingElseLeadsToAKeptVersion) {
+  world_.publish_many(10, 4);
+  EXPECT_EQ(world_.gc(1).retired.versions.text(), "1 to 7");
+  const std::uint64_t records = world_.count("gc/");
+  world_.leave_pack(9);  // there is something to retire
+  const std::string file = world_.builder.key("snapshots/8/", ".safetensors");
+  const std::string good_file = *world_.bucket()->find(file);
+  world_.bucket()->erase(file);
+  const Error error = error_of([&] { world_.gc(1); });
+  EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+  const std::string message = error.what();
+  EXPECT_NE(message.find(file), std::string::npos) << message;
+  EXPECT_NE(message.find("nothing is retired: version 10"), std::string::npos) << message;
+  EXPECT_EQ(world_.count("gc/"), records);
+  world_.bucket()->replace(file, good_file);
+  EXPECT_EQ(world_.gc(1).retired.orphans, 1u);
+  world_.expect_sound();
+}
+
+// A hand-over does not wait for more than one of them.
+TEST_F(Collect, WaitsItsTurnBeforeEachObjectOfASnapshot) {
+  world_.publish_many(4, 4);
+  world_.bucket()->hide_from_list("snapshots/4/");  // so its file is asked for
+  std::atomic<bool> is_its_turn = false;
+  std::size_t files = 0;
+  CollectOptions options = GcWorld::options_for(1);
+  options.wait_turn = [&](const Context&) { is_its_turn = true; };
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.key.starts_with("snapshots/4/") && call.key.ends_with(".safetensors")) {
+      files++;
+      EXPECT_TRUE(is_its_turn);
+    }
+    is_its_turn = false;
+  };
+  EXPECT_EQ(world_.gc(options, hooks).retired.versions.text(), "1 to 3");
+  EXPECT_EQ(files, 1u);
 }
 
 // What is due goes first: else nothing could ever be removed from a bucket that is full.
@@ -421,6 +478,16 @@ TEST_F(Collect, ADamagedManifestStopsIt) {
   world_.publish_many(6, 3);
   world_.bucket()->erase(keys::manifest(3));
   EXPECT_EQ(code_of([&] { world_.gc(1); }), ErrorCode::corrupt);
+  EXPECT_EQ(world_.count("gc/"), 0u);
+}
+
+// Anybody who may write to the bucket can put one there: it had gc allocate terabytes.
+TEST_F(Collect, AStrayManifestWithAHighNumberCostsNothing) {
+  world_.publish_many(6, 3);
+  world_.bucket()->replace(keys::manifest(kVersionMax), "");
+  const Error error = error_of([&] { world_.gc(1); });
+  EXPECT_EQ(error.code(), ErrorCode::corrupt);
+  EXPECT_NE(std::string(error.what()).find(keys::manifest(7)), std::string::npos) << error.what();
   EXPECT_EQ(world_.count("gc/"), 0u);
 }
 

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@
 #include "store/base/error.hpp"
 #include "store/repository/repository.hpp"
 #include "store/s3/request.hpp"
+#include "store/s3/settings.hpp"
 #include "store/s3/upload.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/fake_s3.hpp"
@@ -371,6 +373,38 @@ TEST(S3Bucket, AnObjectThatMayBeOverwrittenIsAskedForEachTime) {
   }
 }
 
+// A layout of 3 MiB took seven requests to the gateway, and a pack two or more.
+TEST(S3Bucket, WhatIsReadInPiecesIsAskedForOnceEachTime) {
+  OverFake at;
+  const auto writer = at.fake.open("run");
+  std::map<std::string, std::string> contents{{"1", large_text(200'000)}, {"2", "another"}};
+  contents["1"][150'000] = 'x';
+  test::HttpServer cdn([&](const ServedRequest& request) -> ServedReply {
+    const std::string& text = contents.at(request.query().at("content"));
+    std::size_t first = 0, last = 0;
+    std::sscanf(request.headers.at("range").c_str(), "bytes=%zu-%zu", &first, &last);
+    last = std::min(last + 1, text.size());
+    return {
+        .status = 206,
+        .headers = {{"Content-Range", fmt::format("bytes {}-{}/{}", first, last - 1, text.size())}},
+        .body = text.substr(first, last - first)};
+  });
+  at.fake.after([&](const ServedRequest& request, ServedReply& reply) {
+    if (request.method != "GET") return;
+    const std::string content = at.object("layouts/a");
+    reply = {.status = 302,
+             .headers = {{"Location", fmt::format("{}/x?content={}", cdn.url(), content)}}};
+  });
+  writer->put("layouts/a", TextSource("1"), {});
+  at.fake.forget_requests();
+  for (std::size_t round = 1; round <= 2; round++) {
+    EXPECT_TRUE(at.get("layouts/a") == contents.at("1"));
+    EXPECT_EQ(at.fake.count("GET"), round);
+  }
+  writer->put("layouts/a", TextSource("2"), {});
+  EXPECT_EQ(at.get("layouts/a"), "another");
+}
+
 TEST(S3Bucket, NamesTheVariableOfItsCertificates) {
   test::HttpServer server([](const ServedRequest&) { return ServedReply{}; });
   OverFake at;
@@ -675,9 +709,37 @@ TEST(TidyTimes, UploadsAreLookedForAgainAfterADay) {
   EXPECT_FALSE(times.is_due("packs/", begin + kUploadAgeMax + std::chrono::hours(23)));
 }
 
+// Then it looks again, while what it sends may have been under way for as long.
+TEST(S3Uploader, WhatItSendsItselfIsNotLeftBehindHoweverOldItIs) {
+  FakeS3 fake;
+  const Environment environment = fake.environment();
+  const S3Settings settings = find_s3_settings({}, environment);
+  S3Client client(s3_address("s3://bucket/run", settings), settings, environment);
+  UploadMemory memory;
+  std::atomic<std::chrono::hours> passed{};
+  S3Uploader uploader(client, memory, [&] { return Clock::time_point() + passed.load(); });
+  const std::string text = large_text(65 * kMib);
+  auto first = std::make_shared<std::atomic<bool>>(true);
+  fake.after([&, first](const ServedRequest& request, ServedReply&) {
+    const bool is_part = request.target.find("packs/1/x?partNumber=") != std::string::npos;
+    if (!is_part || !first->exchange(false)) return;
+    fake.age_uploads(std::chrono::hours(25));
+    passed = std::chrono::hours(25);
+    uploader.put("packs/2/y", TextSource(text), {});
+  });
+  uploader.put("packs/1/x", TextSource(text), {});
+  EXPECT_FALSE(*first);
+  EXPECT_TRUE(fake.objects().at("run/packs/1/x") == text);
+  EXPECT_TRUE(fake.objects().at("run/packs/2/y") == text);
+  EXPECT_EQ(fake.count("max-uploads="), 4u) << "each looks for its own, and for old ones";
+  EXPECT_EQ(fake.count("packs/1/x?uploads="), 1u) << "it is not begun again";
+  EXPECT_EQ(fake.count("DELETE"), 0u);
+}
+
 TEST(S3Bucket, AStoreWithoutTheListOfUploadsIsFine) {
   for (const ServedReply& answer : {s3_error_reply(501, "NotImplemented"),
-                                    ServedReply{.body = "<ListBucketResult></ListBucketResult>"}}) {
+                                    ServedReply{.body = "<ListBucketResult></ListBucketResult>"},
+                                    ServedReply{.body = "<html>hello</html>"}, ServedReply{}}) {
     OverFake at;
     at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
       const bool lists =

@@ -251,6 +251,30 @@ TEST_F(MakeSkipTest, WhatCameMeanwhileIsNotUploaded) {
   expect_only(theirs->record);
 }
 
+/// A hand-over that comes while packs are uploaded waits for one of them, not for all.
+TEST_F(MakeSkipTest, APublishGoesFirstBetweenTwoPacks) {
+  add(4);
+  const auto uploaded = [&] { return skip_keys().size(); };
+  MakeSkipOptions options;
+  options.pack_bytes = 1;  // many packs
+  options.threads = 1;
+  options.before_batch = [&](const Context&) {
+    if (uploaded() == 1) throw Error(ErrorCode::cancelled, "it would wait here");
+  };
+  EXPECT_EQ(error_of([&] { make({1, 4}, options); }).code(), ErrorCode::cancelled);
+  EXPECT_EQ(uploaded(), 1u);
+  // Nor is the record put meanwhile.
+  options.before_batch = {};
+  const std::size_t packs = make_right({1, 4}, options).record.delta.packs.size();
+  EXPECT_GT(packs, 1u);
+  for (const std::string& key : skip_keys()) bucket().erase(key);
+  options.before_batch = [&](const Context&) {
+    if (uploaded() == packs) throw Error(ErrorCode::cancelled, "it would wait here");
+  };
+  EXPECT_EQ(error_of([&] { make({1, 4}, options); }).code(), ErrorCode::cancelled);
+  EXPECT_EQ(uploaded(), packs);
+}
+
 /// Every request fails once, as if the process were killed there; then it is done again.
 TEST_F(MakeSkipTest, AfterAFailureAtAnyRequestNothingIsDoubled) {
   add(4);

@@ -256,6 +256,37 @@ TEST(StagingHandOver, IsTakenBack) {
   at.expect_survives();
 }
 
+TEST(StagingHandOver, WhatTheDiskLostIsKnownUntilItIsWrittenAgain) {
+  StagingFixture at;
+  const auto c = at.checkpoint(kStagingRoot, "a");
+  at.staging->note_lost(c.directory);
+  at.staging->change(c.weights, {.mode = 0640});
+  at.expect_survives();
+  for (const StagingId file : {c.weights, c.nested, c.extra}) {
+    EXPECT_TRUE(at.staging->is_lost(file));
+    EXPECT_EQ(at.staging->attributes(file).st_mode & S_IFMT, static_cast<mode_t>(S_IFREG));
+    EXPECT_TRUE(at.staging->find_lost(c.directory));
+    at.staging->change(file, {.size_bytes = 0});
+  }
+  EXPECT_FALSE(at.staging->find_lost(c.directory));
+  at.expect_survives();
+  EXPECT_FALSE(at.staging->find_lost(c.directory));
+}
+
+// The write that takes it back is the last that can.
+TEST(StagingHandOver, WhatTheDiskLostIsRecordedLaterIfThereWasNoRoom) {
+  StagingFixture at;
+  const auto c = at.checkpoint(kStagingRoot, "a");
+  at.staging->hand_over(c.directory, "b", {});
+  at.db->fails = true;
+  at.staging->note_lost(c.directory);
+  EXPECT_TRUE(at.staging->is_lost(c.weights));
+  at.db->fails = false;
+  at.staging->take_back(c.directory, kStagingRoot, "a", {});
+  at.reopen();
+  EXPECT_TRUE(at.staging->is_lost(c.weights));
+}
+
 TEST(StagingHandOver, IsRemovedOnceItIsAllowed) {
   StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <system_error>
 #include <thread>
 
 #include "store/local/store.hpp"
@@ -17,6 +18,7 @@
 #include "store/os/file.hpp"
 #include "store/os/lease.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/few_threads.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
@@ -249,6 +251,27 @@ TEST_F(PartialVersionTest, IsWhatWriteVersionMakesWhateverIsAskedForFromEverySta
       expect_whole(*filled);
     }
   }
+}
+
+TEST_F(PartialVersionTest, IsFilledByTheWorkersThatTheSystemGives) {
+  add_versions(1);
+  Plan way = plan(1);
+  std::unique_ptr<PartialVersion> filled;
+  {
+    const test::FewThreads few(1);
+    if (!few.works()) GTEST_SKIP() << "a limit of threads needs root";
+    filled = fill(std::move(way), options(4));
+  }
+  filled->wait_complete(Context{}.within(std::chrono::seconds(60)));
+  expect_whole(*filled);
+}
+
+TEST_F(PartialVersionTest, WithoutAnyWorkerThereIsAnError) {
+  add_versions(1);
+  Plan way = plan(1);
+  const test::FewThreads few(0);
+  if (!few.works()) GTEST_SKIP() << "a limit of threads needs root";
+  EXPECT_THROW(fill(std::move(way), options(4)), std::system_error);
 }
 
 TEST_F(PartialVersionTest, FilesHaveTheirSizeFromTheStart) {

@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <optional>
 
+#include "store/base/error.hpp"
 #include "store/local/delta_table.hpp"
 #include "store/local/sync_images.hpp"
 #include "store/os/file.hpp"
+#include "store/os/memory_room.hpp"
 #include "tests/store/sync/early_version_fixture.hpp"
 
 namespace weightfs::test {
@@ -209,6 +211,25 @@ TEST_F(UselessHeadStart, GoesBeforeAnyVersion) {
   set_room(3);
   expect_version(3, give_up({"a.safetensors"}));
   EXPECT_TRUE(host_.store->images().is_complete(1));
+}
+
+// As after a poll that finds two versions at once.  It was kept until the version was shown, in the
+// room that the version needed.
+TEST_F(UselessHeadStart, LeavesTheMemoryBeforeAVersionThatCameWithItsOwn) {
+  host_.read_version(1);
+  try {
+    host_.store->use_memory([] { return std::optional<MemoryRoom>(); });
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const Path directory = give_up(all());
+  const Path next = step();
+  publish(next, nullptr);
+  const Path temporary = host_.store->images().temporary_of(ImagesHome::memory);
+  EXPECT_FALSE(std::filesystem::is_empty(temporary));
+  expect_version(3, next);
+  EXPECT_EQ(host_.store->images().home_of(3), ImagesHome::memory);
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }
 
 TEST_F(UselessHeadStart, StaysWhereThereIsRoom) {

@@ -10,6 +10,7 @@
 #include "tests/support/hosts.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/rotten_files.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -164,6 +165,23 @@ TEST_F(SyncTest, HealsABaseThatRotted) {
 }
 
 // ---- without the bucket ----
+
+TEST_F(SyncTest, FetchesRecordsThatRottedAndNoImages) {
+  publish(1);
+  for (const char* family : {"manifests", "layouts"}) {
+    const std::string name = std::string("reader-") + family;
+    reader(name)->sync.run_once({});
+    reader(name);  // which writes the records to files
+    ASSERT_GT(rot_family(dir_ / name / "db", family), 0u);
+    for (const char* prefix : {"packs/", "snapshots/"}) {
+      bucket_->fail_key(prefix, ErrorCode::unavailable);
+    }
+    const auto on = reader(name);
+    on->sync.run_once({});
+    expect_latest(*on, 1);
+    bucket_->heal();
+  }
+}
 
 TEST_F(SyncTest, ServesWhatWasThereAfterARestartWithoutTheBucket) {
   publish(1, "one");

@@ -12,6 +12,7 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/told_guard.hpp"
+#include "tests/support/watched_bucket.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -281,6 +282,39 @@ TEST_F(SyncTest, NamesWhatIsNotHereAndFillsItWhenItIsAskedFor) {
   on->sync.start();
   on->sync.ask_for(1);
   EXPECT_TRUE(eventually([&] { return has_complete(*on, 1); }));
+}
+
+// Each of them cost a poll that waited for the dead bucket, and the last one another.
+TEST_F(SyncTest, AllThatWereAskedForAreTriedAfterOnePollOfABucketThatIsAway) {
+  for (unsigned version = 1; version <= 3; version++) publish(version);
+  reader()->sync.run_once({});
+  auto watched = std::make_unique<WatchedBucket>(bucket_);
+  const WatchedBucket& bucket = *watched;
+  SyncOptions options = filling();
+  options.follow.poll.interval = std::chrono::hours(1);
+  Reader on(Repository::open(std::move(watched), {}), dir_ / "reader", kNoFloor, options);
+  on.sync.run_once({});
+  ASSERT_TRUE(has_complete(on, 3));
+  bucket_->fail_key("", ErrorCode::unavailable);
+  const auto polls = [&, before = bucket.gets(keys::manifest(4)).size()] {
+    return bucket.gets(keys::manifest(4)).size() - before;
+  };
+  const auto wait_unfilled = [&](std::uint64_t version) {
+    ASSERT_TRUE(eventually([&] {
+      const auto partial = on.sync.status().partial;
+      const auto found = partial.find(version);
+      return found != partial.end() && found->second.error;
+    }));
+  };
+  on.sync.ask_for(1);
+  on.sync.ask_for(2);
+  on.sync.start();
+  wait_unfilled(1);
+  wait_unfilled(2);
+  EXPECT_EQ(polls(), 1u);
+  on.sync.ask_for(1);
+  wait_unfilled(1);
+  EXPECT_EQ(polls(), 2u);
 }
 
 TEST_F(SyncTest, OfThoseThatWereNamedTheLastOnesStay) {

@@ -7,6 +7,7 @@
 
 #include "store/base/error.hpp"
 #include "store/sync/sync.hpp"
+#include "store/sync/version_watches.hpp"
 #include "tests/store/sync/sync_fixture.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
@@ -135,6 +136,47 @@ TEST_F(SyncTest, RecordsAVersionThatWasShownBeforeItWasFilled) {
   EXPECT_EQ(timing.work.written_bytes, timing.bytes);
   EXPECT_TRUE(
       eventually([&] { return on->host.store->timings().find(2)->brought->sync.has_value(); }));
+}
+
+TEST_F(SyncTest, TellsSinceWhenAVersionIsThatItDoesNotShow) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  EXPECT_EQ(on->sync.status().behind_since, 0);
+  EXPECT_EQ(on->sync.status().lag_seconds(seconds_now() + 100), 0);
+  publish(2);
+  const auto mend = spoil(pack_of(2));
+  const std::int64_t before = seconds_now();
+  EXPECT_NE(round_error(*on).what(), std::string());
+  const SyncStatus status = on->sync.status();
+  EXPECT_GE(status.behind_since, before - 1);
+  EXPECT_LE(status.behind_since, seconds_now());
+  EXPECT_EQ(status.lag_versions(), 1u);
+  EXPECT_EQ(status.lag_seconds(status.behind_since + 100), 100);
+}
+
+// A host that is stuck was never late where versions came faster than --max-lag.
+TEST_F(SyncTest, LaterVersionsDoNotMakeAHostLessLate) {
+  publish(1);
+  const auto on = reader();
+  VersionWatches watches(*on->host.store);
+  watches.note_poll(Clock::now(), 1);
+  const auto first = watches.find_behind(0);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(first->is_exact);
+  watches.note_latest(1);
+  EXPECT_FALSE(watches.find_behind(1));
+  watches.note_poll(Clock::now(), 2);
+  const auto since = watches.find_behind(1);
+  ASSERT_TRUE(since);
+  EXPECT_TRUE(since->is_exact);
+  for (std::uint64_t newest = 2; newest < 3 * VersionWatches::kWatchesMax; newest++) {
+    watches.note_poll(Clock::now(), newest);
+    watches.note_latest(1);
+  }
+  EXPECT_EQ(watches.find_behind(1)->since, since->since);
+  watches.note_latest(150);
+  EXPECT_GT(watches.find_behind(150)->since, since->since);
 }
 
 }  // namespace

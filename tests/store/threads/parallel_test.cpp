@@ -11,6 +11,7 @@
 
 #include "store/base/error.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/few_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -53,6 +54,17 @@ TEST(ParallelFor, RethrowsTheErrorOfTheLowestPieceThatFails) {
                   &message),
               ErrorCode::corrupt);
     EXPECT_EQ(message, "piece 1");
+  }
+}
+
+// It once did all the work and then threw, so whoever called it began again for ever.
+TEST(ParallelFor, IsDoneByTheThreadsThatTheSystemGives) {
+  for (const unsigned most : {0u, 1u, 2u}) {
+    const test::FewThreads few(most);
+    if (!few.works()) GTEST_SKIP() << "a limit of threads needs root";
+    std::vector<std::atomic<int>> calls(1000);
+    parallel_for(calls.size(), 4, {}, [&](std::size_t i) { calls[i]++; });
+    for (const auto& count : calls) EXPECT_EQ(count, 1);
   }
 }
 

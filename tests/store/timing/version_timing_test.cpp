@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <limits>
 #include <thread>
 #include <vector>
 
@@ -157,6 +159,21 @@ TEST(VersionWatch, LeavesNoGapBetweenPhases) {
   watch.lap(&VersionTiming::plan);
   EXPECT_EQ(watch.timing.total(), watch.lap_began() - begin);
   EXPECT_EQ(watch.timing.version, 7U);
+}
+
+// A hand-over of a host whose clock stood at 1970 once made a record that nobody could read.
+TEST(HandOverWatch, AClockThatStoodWrongMakesATimeThatCanBeRead) {
+  for (const std::int64_t time : {std::int64_t{0}, std::numeric_limits<std::int64_t>::max()}) {
+    HandOverWatch watch = HandOverWatch::since("step-1", time);
+    watch.lap(&HandOverTiming::wait);
+    EXPECT_LE(watch.timing.wait, std::chrono::days(31));
+    TimingRecord record{.version = 1};
+    record.handed_over = watch.timing;
+    EXPECT_NO_THROW(parse_timing(to_json_text(record))) << time;
+  }
+  HandOverWatch watch = HandOverWatch::since("step-1", seconds_now() - 3 * 24 * 3'600);
+  watch.lap(&HandOverTiming::wait);
+  EXPECT_GE(watch.timing.wait, std::chrono::days(3)) << "a bucket may be away for a weekend";
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+#include "fs/base/output_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "store/base/error.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+/// Not write_at(): a pipe has no offsets.
+void write_whole(int fd, std::string_view bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd, bytes.data(), bytes.size());
+    if (put < 0) {
+      if (errno == EINTR) continue;
+      throw_errno(errno, "write " + path.string());
+    }
+    bytes.remove_prefix(static_cast<std::size_t>(put));
+  }
+}
+
+}  // namespace
+
+void write_output(const std::filesystem::path& path, std::string_view bytes, unsigned mode) {
+  namespace stdfs = std::filesystem;
+  std::error_code failure;
+  const stdfs::file_status found = stdfs::status(path, failure);
+  if (found.type() == stdfs::file_type::none) {
+    throw_errno(failure.value(), "look at " + path.string());
+  }
+  if (!stdfs::exists(found)) return write_file(path, bytes, mode);
+  if (stdfs::is_regular_file(found)) return write_file(stdfs::canonical(path), bytes, mode);
+  // With O_CREAT the kernel refuses the FIFO of somebody else in /tmp (fs.protected_fifos).
+  const File file = File::open(path, O_WRONLY | O_CREAT, mode);
+  write_whole(file.fd(), bytes, path);
+}
+
+}  // namespace weightfs::fs
