@@ -178,8 +178,8 @@ OptionSpec poll_option() {
           .value = "SECONDS|auto",
           .help = fmt::format(
               "how often to poll for a new version; fractions allowed. auto learns the pace\n"
-              "of the run: every {} s, and up to 50 times a second when a version is due\n"
-              "(default: auto)",
+              "of the run: every {} s, and up to 200 times a second when a version is due,\n"
+              "where polls are that quick (default: auto)",
               seconds_text(Poll{}.interval)),
           .set = into<parse_poll, &Options::host, &HostOptions::follow, &FollowOptions::poll>};
 }
@@ -253,8 +253,8 @@ OptionSpec max_lag_option() {
           .value = "SECONDS",
           .help =
               "say that this host has failed (weightfs status --check, .weightfs/health) when\n"
-              "the newest version is not shown so long after it was published, or the bucket\n"
-              "was not reached for so long; only where `latest` is followed\n"
+              "for so long there have been versions later than the one that is shown, or the\n"
+              "bucket was not reached; only where `latest` is followed\n"
               "(default: no limit)",
           .set = into<parse_seconds, &Options::host, &HostOptions::max_lag>};
 }
@@ -334,6 +334,7 @@ std::vector<OptionSpec> with_bucket(std::vector<OptionSpec> options) {
 OptionSpec version_option(std::string help) {
   return {.name = "version",
           .value = "VERSION",
+          .is_typed = true,  // hooks have WEIGHTFS_VERSION (fs/hooks/exec.hpp)
           .help = std::move(help),
           .set = into<parse_follow, &Options::version>};
 }
@@ -366,8 +367,10 @@ std::span<const OptionSpec> common_options() {
        .set = into<parse_switch, &Options::quiet>},
       {.name = "config",
        .value = "FILE",
-       .help = "read options from this TOML file (default: WEIGHTFS_CONFIG, else\n"
-               "/etc/weightfs.toml and $XDG_CONFIG_HOME/weightfs/config.toml, which wins)"},
+       .help = "read options from this TOML file (default: WEIGHTFS_CONFIG, else those that\n"
+               "exist of $XDG_CONFIG_HOME/weightfs/config.toml (or ~/.config/...),\n"
+               "/etc/weightfs/weightfs.toml and /etc/weightfs.toml; the first that has an\n"
+               "option wins)"},
       {.name = "help", .help = "print this help; also -h"}};
   return rows;
 }

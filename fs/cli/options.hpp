@@ -115,8 +115,9 @@ struct Options {
   /// GPU.
   HostOptions host;
   bool bucket_flagged = false;  // some of host.bucket was given on the command line
-  MountOptions mount;           // without the mount point
-  SyncServiceOptions sync;      // without the directory
+  bool gpu_flagged = false, snapshots_flagged = false;  // likewise --gpu, --snapshot-every
+  MountOptions mount;                                   // without the mount point
+  SyncServiceOptions sync;                              // without the directory
   VersionWishes publish;
   SnapshotPolicy snapshots;                         // publish
   std::optional<HubBase> base;                      // publish

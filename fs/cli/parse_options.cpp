@@ -418,6 +418,15 @@ bool has_needed(const CommandSpec& command, const OptionSpec& option, const Sett
   return !is_switch || parse_switch(needed->second.values.front());
 }
 
+/// A value that means the same in any directory.
+std::string absolute_value(const OptionSpec& option, const std::string& value) {
+  if (is_path(option)) return std::filesystem::absolute(value).string();
+  constexpr std::string_view kUnix = "unix:";
+  const bool has_path = option.name == "metrics" && value.starts_with(kUnix) && value != kUnix;
+  if (!has_path) return value;
+  return fmt::format("{}{}", kUnix, std::filesystem::absolute(value.substr(kUnix.size())).string());
+}
+
 /// The options `given` as flags.  As flags they would be errors where they do not apply, which in
 /// the environment, meant for other commands, they are not: such are left out.
 /// Paths are made absolute: the flags may be used in another directory.
@@ -433,7 +442,7 @@ std::vector<std::string> flags_of(const Arguments& parsed, const Settings& given
         has_needed(command, option, settings) && !(is_directory && is_bucket_option(option.name));
     if (!is_meant && !parsed.settings.contains(name)) continue;
     for (const std::string& value : setting.values) {
-      const std::string text = is_path(option) ? std::filesystem::absolute(value).string() : value;
+      const std::string text = absolute_value(option, value);
       const bool is_plain = option.value.empty() && text == "true";
       flags.push_back(is_plain ? "--" + name : fmt::format("--{}={}", name, text));
     }
@@ -507,6 +516,8 @@ void read_command(Arguments& parsed, Options& options) {
   options.bucket_flagged =
       std::any_of(parsed.settings.begin(), parsed.settings.end(),
                   [](const auto& setting) { return is_bucket_option(setting.first); });
+  options.gpu_flagged = parsed.settings.contains("gpu");
+  options.snapshots_flagged = parsed.settings.contains("snapshot-every");
   take_kernels(command, options);
   command.take(options, parsed.operands);
 }

@@ -113,9 +113,8 @@ CommandSpec log_command() {
       .operands = "URL|MOUNTPOINT|STORE",
       .summary = "the versions, newest first",
       .description =
-          "Prints a line for each version: number, time, tag, share of elements that changed, "
-          "bytes\n"
-          "in the bucket, tag and metadata.\n"
+          "Prints a line for each version: number, time, share of elements that changed, bytes of\n"
+          "its delta and its snapshot in the bucket, its size, tag and metadata.\n"
           "\n"
           "With --timing it prints how long versions took on this host. Where the time went from\n"
           "the moment the manifest was seen until `latest` showed it: WAIT, PLAN, ROOM, BUILD,\n"
@@ -177,10 +176,8 @@ CommandSpec show_command() {
       .operands = "URL|MOUNTPOINT [VERSION]",
       .summary = "one version: its files and what is in the bucket",
       .description =
-          "Prints everything that the bucket records about VERSION (default: the newest). "
-          "VERSION is "
-          "a\n"
-          "number, a tag, or latest.",
+          "Prints everything that the bucket records about VERSION: a number, a tag, or latest\n"
+          "(default: the newest).",
       .example = "weightfs show file:///srv/runs/a 42",
       .options = with_bucket({}),
       .take = take_show,
@@ -195,8 +192,7 @@ CommandSpec diff_command() {
       .summary = "what changed between two versions, by tensor",
       .description =
           "Prints for each tensor the share of elements that differ between the versions A and B\n"
-          "(numbers, tags, or latest)\n"
-          "and the largest difference in units of the last place.\n"
+          "(numbers, tags, or latest), and the largest difference in units of the last place.\n"
           "\n"
           "With a MOUNTPOINT, or the DIR of a sync, the daemon answers from the patches of its "
           "store,\n"

@@ -448,6 +448,7 @@ CommandSpec wait_command() {
       .options = with_bucket({
           {.name = "tag",
            .value = "TAG",
+           .is_typed = true,  // hooks have WEIGHTFS_TAG
            .help = "the hand-over publish/TAG, else the newest version that carries it\n"
                    "(default: none)",
            .set = into<parse_tag, &Options::wait, &WaitFlags::tag>},

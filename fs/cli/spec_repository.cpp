@@ -101,6 +101,7 @@ CommandSpec publish_command() {
       .options = with_bucket({
           {.name = "tag",
            .value = "TAG",
+           .is_typed = true,  // hooks have WEIGHTFS_TAG
            .help = "a name for the version; tags/TAG leads to the newest version that carries\n"
                    "it (default: none)",
            .set = into<as_given, &Options::publish, &VersionWishes::tag>},
@@ -164,6 +165,7 @@ CommandSpec rollback_command() {
       .options = with_bucket({
           {.name = "tag",
            .value = "TAG",
+           .is_typed = true,  // hooks have WEIGHTFS_TAG
            .help = "a name for the new version; the tag of VERSION is not taken over\n"
                    "(default: none)",
            .set = into<as_given, &Options::publish, &VersionWishes::tag>},

@@ -67,7 +67,11 @@ std::string MountControl::path_of(std::uint64_t version) const {
 
 WaitEnd MountControl::wait(const WaitFor& what, const std::string& name,
                            const Context& context) const {
-  const auto begin = Clock::now();
+  return wait_since(Clock::now(), what, name, context);
+}
+
+WaitEnd MountControl::wait_since(Clock::time_point begin, const WaitFor& what,
+                                 const std::string& name, const Context& context) const {
   try {
     WaitEnd end = control_wait(socket_, what, context);
     if (end.how != WaitEnd::How::here) throw_end(end);
@@ -123,15 +127,16 @@ WaitEnd MountControl::wait_whole(std::optional<std::uint64_t> version, const Con
                                  const Progress& progress) const {
   const WaitFor what{.version = version, .ready = true};
   const std::string name = version ? fmt::format("all of version {}", *version) : "all of latest";
+  const auto begin = Clock::now();
   while (progress) {
     try {
-      return wait(what, name, context.within(kAskInterval));
+      return wait_since(begin, what, name, context.within(kAskInterval));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::timed_out || Clock::now() >= context.deadline) throw;
     }
     tell_partial(version, progress);
   }
-  return wait(what, name, context);
+  return wait_since(begin, what, name, context);
 }
 
 std::string MountControl::describe_wait(const std::string& name) const {

@@ -64,6 +64,9 @@ class MountControl {
                                              const Progress& progress) const;
 
  private:
+  /// As wait(), for who began at `begin`.
+  [[nodiscard]] WaitEnd wait_since(Clock::time_point begin, const WaitFor& what,
+                                   const std::string& name, const Context& context) const;
   /// Reports the progress of a version that is being filled; nullopt: the one that `latest` shows.
   void tell_partial(std::optional<std::uint64_t> version, const Progress& progress) const;
   [[nodiscard]] std::string progress_text(const WaitFor& waited) const;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <functional>
 
 #include "fs/base/child_call.hpp"
 #include "fs/control/mount_record.hpp"
@@ -81,26 +82,16 @@ std::string read_file_as(std::optional<ChildUser> as, const std::filesystem::pat
   return std::move(answer->text);
 }
 
-/// Root asks the daemon of a user's own mount in the name of that user: the kernel refuses others.
-std::string read_status_text(const MountInfo& mount, std::chrono::milliseconds timeout) {
-  const std::filesystem::path path = mount.path / ".weightfs/status";
-  try {
-    return read_file_within(path, timeout);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::permission || ::geteuid() != 0 || mount.user == 0) throw;
-  }
-  return read_file_as(ChildUser{mount.user, mount.group}, path, timeout);
+/// Whether the kernel has kept this process out because the mount is another user's own.
+bool is_private(const MountInfo& mount, const Error& error) {
+  return error.code() == ErrorCode::permission && mount.type == kMountType &&
+         mount.user != ::geteuid();
 }
 
-}  // namespace
-
-std::string read_file_within(const std::filesystem::path& path, std::chrono::milliseconds timeout) {
-  return read_file_as(std::nullopt, path, timeout);
-}
-
-std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout) {
+/// The text, once it is JSON.  `read`: returns the text of .weightfs/status.
+std::string checked_status(const MountInfo& mount, const std::function<std::string()>& read) {
   try {
-    std::string text = read_status_text(mount, timeout);
+    std::string text = read();
     parse_json(text, (mount.path / ".weightfs/status").string());
     return text;
   } catch (const Error& error) {
@@ -115,6 +106,38 @@ std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeou
     }
     throw;
   }
+}
+
+}  // namespace
+
+std::string read_file_within(const std::filesystem::path& path, std::chrono::milliseconds timeout) {
+  return read_file_as(std::nullopt, path, timeout);
+}
+
+std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout) {
+  return checked_status(mount, [&] {
+    try {
+      return read_file_within(mount.path / ".weightfs/status", timeout);
+    } catch (const Error& error) {
+      if (!is_private(mount, error)) throw;
+      throw Error(ErrorCode::permission,
+                  fmt::format("{} is a mount of uid {}, into which nobody else may look, not even "
+                              "root: run this as that user",
+                              mount.path.string(), mount.user));
+    }
+  });
+}
+
+std::string read_status_of_other(const MountInfo& mount, std::chrono::milliseconds timeout) {
+  return checked_status(mount, [&] {
+    const std::filesystem::path path = mount.path / ".weightfs/status";
+    try {
+      return read_file_within(path, timeout);
+    } catch (const Error& error) {
+      if (!is_private(mount, error) || ::geteuid() != 0) throw;
+    }
+    return read_file_as(ChildUser{mount.user, mount.group}, path, timeout);
+  });
 }
 
 MountInfo get_mount(const std::filesystem::path& path) {

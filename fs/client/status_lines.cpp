@@ -489,7 +489,7 @@ Json queued_names(const Json& status) {
 std::string queued_text(const Json& status) {
   std::vector<std::string> waiting, stuck;
   for (const Json& name : queued_names(status)) {
-    (is_stuck(status, name) ? stuck : waiting).push_back(name.get<std::string>());
+    (is_stuck(status, name) ? stuck : waiting).push_back(printable(name.get<std::string>()));
   }
   std::string text;
   if (!waiting.empty()) {
@@ -498,7 +498,7 @@ std::string queued_text(const Json& status) {
         "{} hand-over{} in the store: {}; the next mount --writer with --store {} continues "
         "{}",
         waiting.size(), is_one ? " waits" : "s wait", fmt::join(waiting, ", "),
-        text_of(status, "store"), is_one ? "it" : "them");
+        printable(text_of(status, "store")), is_one ? "it" : "them");
   }
   if (!stuck.empty()) {
     text += fmt::format("{}not published: {}; take {} back out of publish/ at that mount",

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "fs/base/output_file.hpp"
 #include "fs/base/text_table.hpp"
 #include "fs/cache/cache_advice.hpp"
 #include "fs/client/mount_status.hpp"
@@ -16,7 +17,6 @@
 #include "fs/doctor/hooks.hpp"
 #include "fs/passes/pass_findings.hpp"
 #include "store/base/bytes.hpp"
-#include "store/os/file.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/s3/bucket_options.hpp"
 
@@ -169,7 +169,7 @@ std::string write_bundle(Call& call, const Target& target, const Json& json,
                       .url = target.url,
                       .configs = call.options.configs});
   const std::string archive = pack_bundle(files, "weightfs-bundle", seconds_now());
-  write_file(path, archive, 0600);
+  write_output(path, archive, 0600);
   return fmt::format(
       "{}: {}, {}; without keys and tokens of this host: look at it before you send "
       "it\n",

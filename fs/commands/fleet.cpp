@@ -221,7 +221,7 @@ int run_wait_replicas(Call& call) {
   json["version"] = gate.wish().version;
   json["least"] = gate.wish().least();
   json["ready"] = gate.count().ready;
-  call.print(json, fmt::format("{}\n", gate_text(gate.count(), gate.wish())));
+  call.print(json, printable(gate_text(gate.count(), gate.wish())) + "\n");
   return 0;
 }
 

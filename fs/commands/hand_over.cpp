@@ -185,6 +185,25 @@ std::string to_text(const PublishQueue::Rebased& rebased, const std::string& mou
   return text;
 }
 
+/// Settings of the environment and of files are not meant for this command alone.
+void warn_of_flags(const Options& options) {
+  if (options.gpu_flagged) {
+    log_warning(
+        "--gpu has no effect here, because the mount's daemon does the coding; pass it to "
+        "mount");
+  }
+  if (options.snapshots_flagged) {
+    log_warning(
+        "--snapshot-every has no effect here, because the mount's daemon decides; pass it to "
+        "mount");
+  }
+  if (options.bucket_flagged) {
+    log_warning(
+        "bucket options have no effect here, because the mount's daemon accesses the bucket; "
+        "pass them to mount");
+  }
+}
+
 }  // namespace
 
 int run_rebase(Call& call) {
@@ -203,20 +222,7 @@ int run_hand_over(Call& call, const stdfs::path& mount_point, const VersionWishe
   const Options& options = call.options;
   const MountControl mount(mount_point);
   check_writer(mount);
-  if (options.host.gpu)
-    log_warning(
-        "--gpu has no effect here, because the mount's daemon does the coding; pass it to "
-        "mount");
-  if (options.snapshots.every != 0) {
-    log_warning(
-        "--snapshot-every has no effect here, because the mount's daemon decides; pass it to "
-        "mount");
-  }
-  if (options.bucket_flagged) {
-    log_warning(
-        "bucket options have no effect here, because the mount's daemon accesses the bucket; "
-        "pass them to mount");
-  }
+  warn_of_flags(options);
   const StopSignals signals;
   const Context context{.stop = signals.token()};
   const Staged staged = wishes.rollback == 0 ? stage(call, mount, context) : stage_nothing(mount);

@@ -9,6 +9,7 @@
 
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
+#include "fs/base/output_file.hpp"
 #include "fs/base/parse_values.hpp"
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_control.hpp"
@@ -23,7 +24,6 @@
 #include "store/format/pack_bytes.hpp"
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
-#include "store/os/file.hpp"
 #include "store/repository/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -313,10 +313,11 @@ struct Compared {
 /// What the daemon of a mount, or of a sync, finds in its patches; nullopt, after a line that says
 /// why, if the bucket must be read.
 std::optional<Compared> compare_at(Call& call, const Target& target) {
-  const StopSignals signals;
-  const Context context{.stop = signals.token()};
+  // Before the signals: what asks the bucket for a tag has its own, and only one may wait for them.
   const VersionPair versions{number_shown(call, target, call.options.look.from.value()),
                              number_shown(call, target, call.options.look.to.value())};
+  const StopSignals signals;
+  const Context context{.stop = signals.token()};
   try {
     const MountControl mount(target.mount_point);
     return Compared{versions, mount.diff(versions, context, call.progress())};
@@ -384,7 +385,7 @@ int run_report(Call& call) {
                                         .versions = points,
                                         .newest = newest});
   const std::filesystem::path file = std::filesystem::absolute(call.options.look.output);
-  write_file(file, page);
+  write_output(file, page);
   call.print({{"file", file.string()}, {"versions", points.size()}, {"bytes", page.size()}},
              fmt::format("{}: {} of {}\n", file.string(), count_text(points.size(), "version"),
                          reading.url));

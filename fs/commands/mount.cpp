@@ -8,7 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <fstream>
 #include <ostream>
+#include <string_view>
 
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/text_table.hpp"
@@ -116,22 +119,48 @@ bool is_mounted(const HostOptions& host, const MountOptions& options) {
 struct DaemonProcess {
   int pid = 0;
   File pidfd;
-  Json status;          // null: it does not answer
-  bool answers = true;  // with a pid: it exists
+  bool answers = true;            // with a pid: it exists
+  Json queued = Json::array();    // names of hand-overs, as it says
+  std::string queued_lines = {};  // what to say of them
 };
 
 DaemonProcess watch_process(int pid) {
-  return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), nullptr};
+  return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
+}
+
+/// Who made a mount serves it.  Not the owner of /proc/PID, which is root's for a process that may
+/// leave no core file.
+bool is_process_of(unsigned user, std::uint64_t pid) {
+  constexpr std::string_view kUid = "Uid:\t";  // the real one comes first
+  std::ifstream file(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(kUid)) continue;
+    unsigned uid = 0;
+    const auto read = std::from_chars(line.data() + kUid.size(), line.data() + line.size(), uid);
+    return read.ec == std::errc() && uid == user;
+  }
+  return false;
+}
+
+/// All that is taken from the status, before anything is done: it may be another user's, and say
+/// anything.
+DaemonProcess read_daemon(const MountInfo& mount) {
+  const std::string what = mount.path.string();
+  const Json status = parse_json(read_status_of_other(mount, kPidTimeout), what);
+  const std::uint64_t pid = json_uint(status, "pid", what);
+  DaemonProcess daemon;
+  if (is_process_of(mount.user, pid)) daemon = watch_process(static_cast<int>(pid));
+  daemon.queued = queued_names(status);
+  daemon.queued_lines = queued_text(status);
+  return daemon;
 }
 
 /// Returns: no daemon if the mount is dead, or its pid is unknown.
 DaemonProcess find_daemon(const MountInfo& mount) {
   try {
-    Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
-    DaemonProcess daemon =
-        watch_process(static_cast<int>(json_uint(status, "pid", mount.path.string())));
-    daemon.status = std::move(status);
-    return daemon;
+    return read_daemon(mount);
+  } catch (const Json::exception&) {
+    return {};  // something answers there, which is no daemon of weightfs
   } catch (const Error& error) {
     DaemonProcess daemon;
     const auto record = find_mount_record(mount.path);
@@ -219,11 +248,11 @@ int run_umount(Call& call) {
   } else if (!ended) {
     note = fmt::format("pid {} serves files that are still open, and then ends\n", daemon.pid);
   }
-  if (const std::string queued = queued_text(daemon.status); !queued.empty()) note += queued + "\n";
+  if (!daemon.queued_lines.empty()) note += daemon.queued_lines + "\n";
   call.print({{"mountpoint", mount.path.string()},
               {"pid", daemon.pid},
               {"ended", ended},
-              {"queued", queued_names(daemon.status)}},
+              {"queued", daemon.queued}},
              fmt::format("unmounted {}\n{}", mount.path.string(), note));
   return 0;
 }

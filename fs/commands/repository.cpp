@@ -124,7 +124,7 @@ std::string to_text(const VerifyReport& report) {
     text += fmt::format("versions/{}: retired, cannot be compared with the bucket\n", version);
   }
   for (const Orphans& left : report.orphans) {
-    text += fmt::format("{}: {}, {}, not part of any version\n", left.prefix,
+    text += fmt::format("{}: {}, {}, not part of any version\n", printable(left.prefix),
                         count_text(left.objects, "object"), human_bytes(left.bytes));
   }
   if (!report.orphans.empty()) {

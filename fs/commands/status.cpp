@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,35 +38,59 @@ std::vector<MountInfo> weightfs_mounts() {
   return mounts;
 }
 
-/// The daemon's status, or why there is none.
-Json status_json(const MountInfo& mount) {
-  try {
-    return parse_json(read_status(mount), mount.path.string());
-  } catch (const Error& error) {
-    const char* state = error.code() == ErrorCode::unavailable ? "dead"
-                        : error.code() == ErrorCode::timed_out ? "stuck"
-                                                               : "unknown";
-    return {{"mountpoint", mount.path.string()},
-            {"url", mount.source},
-            {"health", printable(fmt::format("failed: {}", error.what()))},
-            {"state", state},
-            {"error", {{"code", to_string(error.code())}, {"message", error.what()}}}};
-  }
-}
-
 std::vector<std::string> status_cells(const Json& status) {
   const auto number = [&](const char* name) {
-    return status.contains(name) ? std::to_string(status[name].get<std::uint64_t>()) : "-";
+    return status.contains(name) ? std::to_string(json_uint(status, name, "its status")) : "-";
   };
   const std::string mode =
-      status.contains("serve") ? status["serve"]["mode"].get<std::string>() : "-";
-  return {status["mountpoint"].get<std::string>(),
+      status.contains("serve") ? status.at("serve").at("mode").get<std::string>() : "-";
+  return {status.at("mountpoint").get<std::string>(),
           number("version"),
           number("newest"),
           health_word(status),
-          status["state"].get<std::string>(),
+          status.at("state").get<std::string>(),
           mode,
-          status["url"].get<std::string>()};
+          status.at("url").get<std::string>()};
+}
+
+/// Of a mount whose daemon cannot be asked.
+Json failed_status(const MountInfo& mount, const Error& error) {
+  const char* state = error.code() == ErrorCode::unavailable ? "dead"
+                      : error.code() == ErrorCode::timed_out ? "stuck"
+                                                             : "unknown";
+  return {{"mountpoint", mount.path.string()},
+          {"url", mount.source},
+          {"health", printable(fmt::format("failed: {}", error.what()))},
+          {"state", state},
+          {"error", {{"code", to_string(error.code())}, {"message", error.what()}}}};
+}
+
+/// `lines`: makes what is printed of a status.  Throws Error: corrupt, if there is something else
+/// behind the mount, such as another user's program.
+std::string shown_of(const MountInfo& mount, const std::function<std::string()>& lines) {
+  try {
+    return lines();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("{} is not what a daemon of weightfs says: {}",
+                            (mount.path / ".weightfs/status").string(), error.what()));
+  }
+}
+
+/// The daemon's status, of which a row and the problems can be made, or why there is none.
+Json status_json(const MountInfo& mount) {
+  try {
+    Json status = parse_json(read_status_of_other(mount), mount.path.string());
+    static_cast<void>(shown_of(mount, [&] {
+      static_cast<void>(status_cells(status));
+      return problem_lines(status);
+    }));
+    return status;
+  } catch (const Error& error) {
+    return failed_status(mount, error);
+  }
 }
 
 int list_mounts(Call& call) {
@@ -164,7 +190,7 @@ Json served_status(const std::filesystem::path& path) {
 Json checked_status(const std::string& path) {
   try {
     return served_status(path);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // not only Error: what a status says may be anything
     return {{"mountpoint", path}, {"health", printable(fmt::format("failed: {}", error.what()))}};
   }
 }
@@ -271,8 +297,10 @@ int run_status(Call& call) {
   const MountInfo mount = get_served(call.options.target);
   const Json status = mount.type == kDirectoryType
                           ? directory_status(mount)
-                          : parse_json(read_status(mount), mount.path.string());
-  call.print(status, call.options.json ? "" : status_lines(status, call.output.columns));
+                          : parse_json(read_status_of_other(mount), mount.path.string());
+  call.print(status, call.options.json ? "" : shown_of(mount, [&] {
+               return status_lines(status, call.output.columns);
+             }));
   return 0;
 }
 

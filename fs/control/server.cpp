@@ -41,6 +41,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{500};
 constexpr std::chrono::milliseconds kAcceptPause{200};  // after descriptors ran out
+// At a time: who connects and goes away without end must keep nobody from being served.
+constexpr int kAcceptsMax = 64;
 
 // ---- slow requests ----
 
@@ -173,7 +175,7 @@ struct ControlServer::State {
   }
 
   void accept_clients() {
-    while (true) {
+    for (int i = 0; i < kAcceptsMax; i++) {
       File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
@@ -195,10 +197,16 @@ struct ControlServer::State {
     }
   }
 
+  /// Root and the daemon's user may have all places.  Any other user gets half of what the others
+  /// leave: there is always room for one more.
   [[nodiscard]] bool has_room(uid_t user) const {
     const std::size_t count_max = std::min(kControlClientsMax, descriptor_limit() / 8);
-    return clients.size() <
-           count_max - (is_owner(user) ? 0 : std::min(kOwnerClients, count_max / 8));
+    if (is_owner(user)) return clients.size() < count_max;
+    const std::size_t places = count_max - std::min(kOwnerClients, count_max / 8);
+    const auto own = static_cast<std::size_t>(std::ranges::count_if(
+        clients, [user](const auto& client) { return client->peer.uid == user; }));
+    const std::size_t others = clients.size() - own;
+    return others < places && own < (places - others + 1) / 2;
   }
 
   void receive(Client& client) {

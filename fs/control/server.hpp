@@ -27,7 +27,8 @@
 
 namespace weightfs::fs {
 
-/// Concurrent clients.  The last kOwnerClients places are for root and the daemon's user.
+/// Concurrent clients.  The last kOwnerClients places are for root and the daemon's user; of the
+/// others a user gets half of those that are left.
 inline constexpr std::size_t kControlClientsMax = 512;
 inline constexpr std::size_t kOwnerClients = 64;
 /// The time for a request to arrive.

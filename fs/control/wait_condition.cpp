@@ -18,6 +18,29 @@ WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Foll
           ""};
 }
 
+/// An object of it was missing or wrong when it was last asked for; nullopt: that is not known.  A
+/// bucket that is out of reach is asked again.
+std::optional<WaitEnd> end_of_damaged(std::uint64_t version, const WaitFacts& facts) {
+  const auto partial = facts.partial.find(version);
+  if (partial == facts.partial.end()) return std::nullopt;
+  const PartialProgress& progress = partial->second;
+  if (!progress.error || !progress.is_damaged) return std::nullopt;
+  const bool is_corrupt = progress.error->code() == ErrorCode::corrupt;
+  return WaitEnd{is_corrupt ? How::damaged : How::failed, version,
+                 fmt::format("version {} cannot be completed: {}", version, progress.error->what()),
+                 ""};
+}
+
+/// For a version that opens by name, if it did not when it was last opened or asked for.  Nothing
+/// asks for it again here, so only what the bucket itself lacks counts.
+std::optional<WaitEnd> end_of_unopened(std::uint64_t version, const WaitFacts& facts) {
+  const auto partial = facts.partial.find(version);
+  if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
+  const ErrorCode code = partial->second.error->code();
+  const bool lasts = code == ErrorCode::corrupt || code == ErrorCode::not_found;
+  return lasts ? end_of_damaged(version, facts) : std::nullopt;
+}
+
 /// `name`: for messages: "version 3", "tag step-42: version 3".
 std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& name,
                                       const WaitFacts& facts) {
@@ -26,7 +49,9 @@ std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& 
   // A version that will arrive by itself is awaited until it is here.
   const bool is_followed = facts.follow.kind == Follow::Kind::latest || version == facts.followed;
   const bool comes = is_followed && version > catalog.latest;
-  if (version <= facts.nameable && !comes) return WaitEnd{How::here, version, "", ""};
+  if (version <= facts.nameable && !comes) {
+    return end_of_unopened(version, facts).value_or(WaitEnd{How::here, version, "", ""});
+  }
   if (facts.nameable > 0) return std::nullopt;
   if (facts.follow.kind == Follow::Kind::version && version != facts.follow.version) {
     return end_of_frozen(version, name, facts.follow);
@@ -59,18 +84,11 @@ std::optional<WaitEnd> end_of_ready(std::optional<std::uint64_t> wanted, const W
     if (version == catalog.latest && found->second->lacks_files) return std::nullopt;
     return WaitEnd{How::here, version, "", ""};
   }
-  const auto partial = facts.partial.find(version);
-  if (partial == facts.partial.end() && wanted && facts.nameable == 0) {
+  if (!facts.partial.contains(version) && wanted && facts.nameable == 0) {
     // A sync's directory has removed it, and will not fetch it again.
     return end_of_version(version, fmt::format("version {}", version), facts);
   }
-  if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
-  const PartialProgress& progress = partial->second;
-  if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is retried
-  const bool is_corrupt = progress.error->code() == ErrorCode::corrupt;
-  return WaitEnd{is_corrupt ? How::damaged : How::failed, version,
-                 fmt::format("version {} cannot be completed: {}", version, progress.error->what()),
-                 ""};
+  return end_of_damaged(version, facts);
 }
 
 /// For a hand-over that is in publish/.

@@ -1,7 +1,9 @@
 // Wait condition: whether a wait of `weightfs wait` has ended, and how.
 //
 //     --version N      versions/N can be opened here.  On a mount that is true of every version
-//                      that is not newer than what the host follows (WaitFacts::nameable).  A
+//                      that is not newer than what the host follows (WaitFacts::nameable), but
+//                      for what was found damaged when it was last opened: whether gc has retired
+//                      a version that nobody has opened here is not asked.  A
 //                      directory of `sync` has only its images: N below `latest` without an image
 //                      never arrives, and on a host frozen at one version no other does.
 //     --newer-than N   `latest` is above N.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <mutex>
 #include <utility>
 
@@ -64,10 +65,12 @@ void BackgroundGc::run(const Context& context) {
     note(collect(repository_, options, sources_.skips, context));
     remove_old(context);
     set_running(false);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // also of a thread or memory that the system refuses
+    const auto* const known = dynamic_cast<const Error*>(&error);
+    const bool is_cancelled = known != nullptr && known->code() == ErrorCode::cancelled;
     const std::lock_guard lock(mutex_);
     state_.is_running = false;
-    if (error.code() != ErrorCode::cancelled) state_.error = error.what();
+    if (!is_cancelled) state_.error = error.what();
     throw;
   }
 }

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "fs/base/text_table.hpp"
 #include "fs/control/wait_condition.hpp"
 #include "store/base/bytes.hpp"
+#include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
@@ -38,14 +40,24 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
   return facts;
 }
 
+/// How fresh what is known is: a version may have come since.
+std::string poll_text(const SyncStatus& status) {
+  if (status.offline_since != 0) return ", and the bucket is out of reach";
+  if (status.checked_time == 0) return ", and the bucket was not asked yet";
+  const std::int64_t age = std::max<std::int64_t>(seconds_now() - status.checked_time, 0);
+  return fmt::format(", where the bucket was last asked {} s ago", age);
+}
+
 /// Of a version that is far above the newest one that is known.  Any user may wait, and for each
 /// number the sync would ask the bucket, in vain.
 std::optional<WaitEnd> find_absent(const Sync& sync, std::uint64_t version) {
-  const std::uint64_t newest = sync.status().newest;
-  const bool is_known = sync.opens_by_name() && newest != 0;
-  if (!is_known || version <= newest + kAskedAhead) return std::nullopt;
+  const SyncStatus status = sync.status();
+  const bool is_known = sync.opens_by_name() && status.newest != 0;
+  if (!is_known || version <= status.newest + kAskedAhead) return std::nullopt;
   return WaitEnd{WaitEnd::How::failed, version,
-                 fmt::format("version {} does not exist; the newest is {}", version, newest), ""};
+                 fmt::format("version {} is not known here{}; the newest seen is {}", version,
+                             poll_text(status), status.newest),
+                 ""};
 }
 
 /// Requests a version, once, and prevents its eviction while a client waits.  If it is just being

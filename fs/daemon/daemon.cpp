@@ -19,7 +19,6 @@
 #include <csignal>
 #include <ctime>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <semaphore>
 #include <thread>
@@ -31,6 +30,7 @@
 #include "fs/control/mount_record.hpp"
 #include "fs/daemon/bound_versions.hpp"
 #include "fs/daemon/control_handlers.hpp"
+#include "fs/daemon/session_guard.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/hooks/hooks.hpp"
 #include "fs/metrics/metrics_server.hpp"
@@ -49,7 +49,6 @@
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/base/ranked_mutex.hpp"
 #include "store/handover/proven_bucket.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "store/inspect/check_skip.hpp"
@@ -87,84 +86,6 @@ void check_places(const std::filesystem::path& mount_point, const std::filesyste
   if (is_inside(mount_point, store)) refuse("the mount point", mount_point, store);
   if (!bucket.empty() && is_inside(bucket, mount_point)) refuse("the bucket", bucket, mount_point);
 }
-
-// ---- the session ----
-
-/// Keeps what the session has open from eviction.  The eviction exists before the session and after
-/// it.  An open version is kept, not just refused once it is hidden: it must not vanish even for
-/// the moment that checking for readers takes.
-class SessionGuard final : public VersionGuard {
- public:
-  void begin(const FuseSession& session) {
-    const std::lock_guard lock(mutex_);
-    session_ = &session;
-  }
-  void end() {
-    const std::lock_guard lock(mutex_);
-    session_ = nullptr;
-    ended_ = true;
-  }
-
-  [[nodiscard]] bool keeps(std::uint64_t version) override { return !is_unused(version); }
-  [[nodiscard]] bool release(std::uint64_t version) override { return is_unused(version); }
-
-  [[nodiscard]] ServingState serving() const {
-    const std::lock_guard lock(mutex_);
-    return session_ != nullptr ? session_->serving() : ServingState{};
-  }
-
- private:
-  [[nodiscard]] bool is_unused(std::uint64_t version) const {
-    const std::lock_guard lock(mutex_);
-    return session_ != nullptr ? session_->is_unused(version) : !ended_;
-  }
-
-  mutable RankedMutex mutex_{LockRank::session_guard, "SessionGuard::mutex_"};
-  const FuseSession* session_ = nullptr;
-  bool ended_ = false;
-};
-
-/// Gives the guard a session for as long as this lives, whatever ends it.
-class GuardedSession {
- public:
-  GuardedSession(SessionGuard& guard, const FuseSession& session) : guard_(guard) {
-    guard_.begin(session);
-  }
-  ~GuardedSession() { guard_.end(); }
-  GuardedSession(const GuardedSession&) = delete;
-  GuardedSession& operator=(const GuardedSession&) = delete;
-
- private:
-  SessionGuard& guard_;
-};
-
-/// Serves a session in a thread of its own.
-class SessionThread {
- public:
-  SessionThread(FuseSession& session, std::function<void()> body)
-      : session_(session), thread_(std::move(body)) {}
-  ~SessionThread() { session_.stop(); }  // and joins the thread
-  SessionThread(const SessionThread&) = delete;
-  SessionThread& operator=(const SessionThread&) = delete;
-
- private:
-  FuseSession& session_;
-  std::jthread thread_;
-};
-
-/// Keeps versions bound as long as this lives.
-class BoundRun {
- public:
-  BoundRun(BoundVersions& bound, const MountInfo& mount, const Sync& sync) : bound_(bound) {
-    bound_.start(mount, [&sync] { return sync.catalog(); });
-  }
-  ~BoundRun() { bound_.stop(); }
-  BoundRun(const BoundRun&) = delete;
-  BoundRun& operator=(const BoundRun&) = delete;
-
- private:
-  BoundVersions& bound_;
-};
 
 // ---- the pieces together ----
 

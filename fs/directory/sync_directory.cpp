@@ -195,6 +195,18 @@ void copy_image(const stdfs::path& from, const stdfs::path& to, const Context& c
   fsync_file(target.fd(), to);
 }
 
+/// Throws Error: cancelled.
+template <typename Body>
+std::optional<Error> error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::cancelled) throw;
+    return error;
+  }
+  return std::nullopt;
+}
+
 bool has_no_links(int error) {
   return error == EXDEV || error == EPERM || error == EMLINK || error == EOPNOTSUPP ||
          error == ENOSYS;
@@ -320,34 +332,40 @@ std::vector<SyncDirectory::Entry> SyncDirectory::read_record(std::uint64_t versi
 
 // ---- showing ----
 
-std::shared_ptr<const Catalog> SyncDirectory::show(
+SyncDirectory::Shown SyncDirectory::show(
     const std::function<std::shared_ptr<const Catalog>()>& find_catalog, const Context& context) {
   const std::lock_guard lock(mutex_);
-  auto catalog = find_catalog();
+  const auto catalog = find_catalog();
   if (const auto found = catalog->versions.find(catalog->latest);
       found != catalog->versions.end() && may_move(catalog->latest)) {
     bring(*found->second, context);
     move_latest(catalog->latest);
   }
-  bring_all(*catalog, context);
-  for (const std::uint64_t version : std::set(ours_)) {
-    if (!catalog->versions.contains(version)) remove(version);
-  }
-  return catalog;
+  Shown shown{catalog, {}};
+  bring_all(shown, context);
+  remove_others(*catalog, shown);
+  return shown;
 }
 
-/// Tries all versions, even if one fails.
-void SyncDirectory::bring_all(const Catalog& catalog, const Context& context) {
-  std::optional<Error> first;
-  for (const auto& [number, version] : catalog.versions) {
-    try {
-      bring(*version, context);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::cancelled) throw;
-      if (!first) first = error;
-    }
+/// Tries all versions, even if one fails: nothing of `latest` waits for them.
+void SyncDirectory::bring_all(Shown& shown, const Context& context) {
+  std::shared_ptr<Catalog> brought;  // nullptr: all are
+  for (const auto& [number, version] : shown.catalog->versions) {
+    const auto error = error_of([&] { bring(*version, context); });
+    if (!error) continue;
+    if (!brought) brought = std::make_shared<Catalog>(*shown.catalog);
+    brought->versions.erase(number);
+    if (!shown.error) shown.error = error;
   }
-  if (first) throw Error(*first);
+  if (brought) shown.catalog = std::move(brought);
+}
+
+void SyncDirectory::remove_others(const Catalog& catalog, Shown& shown) {
+  for (const std::uint64_t version : std::set(ours_)) {
+    if (catalog.versions.contains(version)) continue;
+    const auto error = error_of([&] { remove(version); });
+    if (!shown.error) shown.error = error;
+  }
 }
 
 /// A store that was lost and made again may be behind what is here: `latest` must not go back.

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/catalog/catalog.hpp"
 #include "store/catalog/follow.hpp"
@@ -55,16 +56,21 @@ class SyncDirectory final : public VersionGuard {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
+  struct Shown {
+    std::shared_ptr<const Catalog> catalog;  // without versions that could not be brought
+    /// Why, of the first; or why a version could not be removed.
+    std::optional<Error> error;
+  };
+
   /// Shows a catalog: its `latest` first, then its other versions; then removes versions that it
   /// does not have, unless they are in use or kept by `keeps`.  `latest` goes back only if
   /// something else is followed.
   ///
   /// `find_catalog` is called while release() waits, so that a released version does not come back.
-  /// Returns: the catalog that is shown.
-  /// Throws Error: exists (a foreign versions/N), no_space, cancelled, io.  The directory is then
-  /// as before, except that some versions may have been added.
-  std::shared_ptr<const Catalog> show(
-      const std::function<std::shared_ptr<const Catalog>()>& find_catalog, const Context& context);
+  /// Throws Error, of `latest`: exists (a foreign versions/N), no_space, io; cancelled.  The
+  /// directory is then as before, except that some versions may have been added.
+  Shown show(const std::function<std::shared_ptr<const Catalog>()>& find_catalog,
+             const Context& context);
 
   /// Removes a version that the store is about to remove, unless it is in use, kept or `latest`.
   /// Returns: true if it is gone.
@@ -115,7 +121,8 @@ class SyncDirectory final : public VersionGuard {
             const Context& context);
   void place(const std::filesystem::path& image, const std::filesystem::path& target,
              const Context& context);
-  void bring_all(const Catalog& catalog, const Context& context);
+  void bring_all(Shown& shown, const Context& context);
+  void remove_others(const Catalog& catalog, Shown& shown);
   void move_latest(std::uint64_t version);
   [[nodiscard]] bool may_move(std::uint64_t version) const;
   bool remove(std::uint64_t version);

@@ -208,13 +208,13 @@ class SyncService {
                          getpid(), directory_->path().string(), host_.url));
     Sync& sync = runtime_->sync();
     const auto listening = sync.listen({.changed = [this] { bell_.ring(); }});
+    if (host_.announce.is_on) make_announcer();
     show_first();
     ControlSocket control(runtime_->store().path(), sync, control_handlers());
     {
       const std::lock_guard lock(mutex_);
       control_socket_ = control.path();
     }
-    if (host_.announce.is_on) make_announcer();
     try_write_status([this] { return state(); });
     tell_ready();
     const ServiceReport report(
@@ -248,6 +248,7 @@ class SyncService {
     show();
   }
 
+  /// Before the thread of the metrics begins, which asks it.
   void make_announcer() {
     announcer_.emplace(
         runtime_->repository(), runtime_->store().db(), host_.announce,
@@ -266,13 +267,14 @@ class SyncService {
   }
 
   void show() {
-    auto catalog = directory_->show([this] { return runtime_->sync().catalog(); }, context_);
+    auto shown = directory_->show([this] { return runtime_->sync().catalog(); }, context_);
     {
       const std::lock_guard lock(mutex_);
-      shown_ = std::move(catalog);
+      shown_ = std::move(shown.catalog);
     }
     runtime_->hooks().notify();
     if (announcer_) announcer_->wake();
+    if (shown.error) throw Error(*shown.error);
   }
 
   /// If the directory cannot be updated now, that is retried; what is there stays.

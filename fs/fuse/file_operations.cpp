@@ -251,21 +251,6 @@ void reply_counted(Opening& opening, const OpenTable::Opened& opened,
   server.files.remove(handle);
 }
 
-// The file that a version's bytes come from.  0 for others: a delta goes and is made again while it
-// is read, with the same bytes.  The inode number of a file that was removed is given to the next
-// one, so its birth counts too.
-std::uint64_t image_number(Inode inode, const LocalFile& file) {
-  if (parts_of(inode).kind != InodeKind::version) return 0;
-  struct statx found {};
-  if (::statx(AT_FDCWD, file.image.c_str(), 0, STATX_INO | STATX_BTIME, &found) != 0) {
-    throw_errno(errno, "stat " + file.image.string());
-  }
-  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;  // spreads bits: 2^64 / the golden ratio
-  const auto born =
-      static_cast<std::uint64_t>(found.stx_btime.tv_sec) * 1'000'000'000 + found.stx_btime.tv_nsec;
-  return std::max<std::uint64_t>(found.stx_ino ^ born * kOdd, 1);
-}
-
 // A version that the disk has lost, or that is damaged, is made again though it is read.  The
 // kernel takes all opens of an inode from the same file.
 [[noreturn]] void throw_read_from_lost(const LocalFile& file) {
@@ -274,6 +259,13 @@ std::uint64_t image_number(Inode inode, const LocalFile& file) {
                   "who have the old file open have closed it",
                   escape_name(file.image.string())));
   throw PosixError(EIO, "open an image whose damaged predecessor is open");
+}
+
+// The path is opened after its number was taken.  If that is still the same, it was of this file.
+void check_still(Inode inode, const LocalFile& file, std::uint64_t number) {
+  if (image_number(inode, file) != number) {
+    throw PosixError(ESTALE, "open an image that was made again just now");  // the kernel retries
+  }
 }
 
 // `decide`: see acquire_open().  `partial`: of a file that streams in; else nullptr.
@@ -288,7 +280,9 @@ void open_image(Opening& opening, const LocalFile& file, const OpenTable::Regist
     if (opened.serving == Serving::daemon) {
       image = server.images.hold(opening.inode, file, std::move(partial));
     }
+    check_still(opening.inode, file, number);
   } catch (const std::exception&) {
+    if (image != nullptr) server.images.release(opening.inode);
     release_open(server, opening.inode, false);
     throw;
   }

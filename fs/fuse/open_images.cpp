@@ -2,13 +2,28 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "store/base/error.hpp"
 
 namespace weightfs::fs {
+
+// The inode number of a file that was removed is given to the next one, so its birth counts too.
+std::uint64_t image_number(Inode inode, const LocalFile& file) {
+  if (parts_of(inode).kind != InodeKind::version) return 0;
+  struct statx found {};
+  if (::statx(AT_FDCWD, file.image.c_str(), 0, STATX_INO | STATX_BTIME, &found) != 0) {
+    throw_errno(errno, "stat " + file.image.string());
+  }
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;  // spreads bits: 2^64 / the golden ratio
+  const auto born =
+      static_cast<std::uint64_t>(found.stx_btime.tv_sec) * 1'000'000'000 + found.stx_btime.tv_nsec;
+  return std::max<std::uint64_t>(found.stx_ino ^ born * kOdd, 1);
+}
 
 OpenImage::OpenImage(const LocalFile& file, std::shared_ptr<PartialVersion> partial)
     : path_(file.image),

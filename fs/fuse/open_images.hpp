@@ -25,6 +25,11 @@
 
 namespace weightfs::fs {
 
+/// A number for the file that a version's bytes come from now, which no other file ever gets.  0
+/// for other inodes: a delta goes and is made again while it is read, with the same bytes. Throws
+/// Error: see throw_errno.
+std::uint64_t image_number(Inode inode, const LocalFile& file);
+
 /// One image, open for reading.
 class OpenImage {
  public:

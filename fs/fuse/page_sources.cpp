@@ -1,5 +1,6 @@
 #include "fs/fuse/page_sources.hpp"
 
+#include <algorithm>
 #include <mutex>
 
 namespace weightfs::fs {
@@ -13,10 +14,10 @@ bool PageSources::is_same(Inode inode, std::uint64_t image) {
   if (image == 0) return true;
   const std::lock_guard lock(mutex_);
   if (images_.size() >= most_ && !images_.contains(inode)) {
-    images_.clear();
-    has_forgotten_ = true;
+    forgotten_up_to_ = std::max(forgotten_up_to_, images_.begin()->first);
+    images_.erase(images_.begin());
   }
-  const auto found = images_.try_emplace(inode, has_forgotten_ ? kUnknown : image).first;
+  const auto found = images_.try_emplace(inode, inode <= forgotten_up_to_ ? kUnknown : image).first;
   return found->second == image;
 }
 

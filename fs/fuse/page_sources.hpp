@@ -4,12 +4,15 @@
 // version never change.  But a version that is damaged is made again, in a new file: then the old
 // pages must go, which an OPEN without FOPEN_KEEP_CACHE does.
 //
+// Of too many files those of the oldest versions are forgotten: inode numbers of versions' files
+// ascend with the version (fs/base/inode.hpp), and only these have an image.
+//
 // Threads: all calls may run in parallel.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <map>
 
 #include "fs/base/inode.hpp"
 #include "store/base/ranked_mutex.hpp"
@@ -18,7 +21,7 @@ namespace weightfs::fs {
 
 class PageSources {
  public:
-  /// `most`: inodes that are remembered.
+  /// `most`: inodes that are remembered; at least 1.
   explicit PageSources(std::size_t most = 65536) : most_(most) {}
 
   /// To be asked by each open that the daemon serves.  `image`: a number for the file, as of
@@ -35,8 +38,8 @@ class PageSources {
  private:
   const std::size_t most_;
   RankedMutex mutex_{LockRank::leaf, "PageSources::mutex_"};
-  std::unordered_map<Inode, std::uint64_t> images_;
-  bool has_forgotten_ = false;
+  std::map<Inode, std::uint64_t> images_;
+  Inode forgotten_up_to_ = 0;  // one that is not in images_, and above this, was never opened
 };
 
 }  // namespace weightfs::fs

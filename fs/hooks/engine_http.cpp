@@ -89,7 +89,7 @@ void EngineHttp::check(const HttpReply& reply, std::string_view path, std::strin
   std::string text = fmt::format("{}{} answers {}", url, path, reply.status);
   if (const std::string said = shown_reply(reply); !said.empty()) text += ": " + said;
   if (!hint.empty()) text += fmt::format("; {}", hint);
-  throw Error(ErrorCode::io, text);
+  throw EngineError(reply.status, text);
 }
 
 std::uint64_t version_of_text(std::string_view text) noexcept {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "store/base/context.hpp"
+#include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "store/http/client.hpp"
 
@@ -18,6 +19,21 @@ namespace weightfs::fs {
 /// A client for engines.  A reload may take minutes without sending a byte, so only deadlines end a
 /// request.
 HttpOptions engine_http_options();
+
+/// An answer that is no success.  Code: io.
+class EngineError : public Error {
+ public:
+  EngineError(int status, const std::string& message)
+      : Error(ErrorCode::io, message), status_(status) {}
+  [[nodiscard]] int status() const noexcept { return status_; }
+
+  /// Whether it may be that of a proxy which got none from the engine, or did not wait for it: 502,
+  /// 503, 504.  The engine may be at work.
+  [[nodiscard]] bool is_of_proxy() const noexcept { return status_ >= 502 && status_ <= 504; }
+
+ private:
+  int status_;
+};
 
 class EngineHttp {
  public:
@@ -33,7 +49,7 @@ class EngineHttp {
   /// The reply's JSON object; empty if the reply is something else.
   [[nodiscard]] static Json object_of(const HttpReply& reply);
 
-  /// Throws Error io unless the reply is 2xx without {"success": false}: "URL/PATH answers 500:
+  /// Throws EngineError unless the reply is 2xx without {"success": false}: "URL/PATH answers 500:
   /// TEXT; HINT".
   void check(const HttpReply& reply, std::string_view path, std::string_view hint) const;
 

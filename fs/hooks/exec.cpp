@@ -32,7 +32,7 @@ std::string end_text(const ChildEnd& end) {
 }  // namespace
 
 ExecHook::ExecHook(const HookOptions& spec, std::string repository,
-                   std::filesystem::path mount_point, ExecMemory memory)
+                   std::filesystem::path mount_point, HookMemory memory)
     : argv_(spec.argv),
       repository_(std::move(repository)),
       mount_point_(std::move(mount_point)),
@@ -52,6 +52,7 @@ void ExecHook::tell(const HookTarget& target, const Context& context) {
       .ends_group = true,
       .started = memory_.save};
   end_left_child(memory_.find(), context.within(kExecEndPatience));
+  memory_.save("");  // it is gone; and who cannot remember this could not remember the next one
   const ChildEnd end = run_child_process(plan, context);
   if (!end.ok()) throw Error(ErrorCode::io, fmt::format("{} {}", argv_[0], end_text(end)));
 }

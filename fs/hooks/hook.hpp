@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,6 +44,12 @@ struct HookUpdate {
 };
 
 std::string_view to_string(HookUpdate::How how) noexcept;  // "in-place"
+
+/// A text that a hook remembers, and that outlives the daemon.
+struct HookMemory {
+  std::function<std::string()> find = [] { return std::string(); };  // "": nothing
+  std::function<void(const std::string& text)> save = [](const std::string&) {};
+};
 
 class Hook {
  public:

@@ -62,6 +62,11 @@ void check_engine_url(std::string_view url) {
   place_of_url(url);
 }
 
+/// One for the three names that a server on this host's loopback is given.
+std::string name_of_host(const std::string& host) {
+  return host == "127.0.0.1" || host == "::1" ? "localhost" : host;
+}
+
 bool parse_kv(std::string_view text) {
   if (text == "keep" || text == "reset") return text == "keep";
   refuse_hook(fmt::format("'{}' is not one of reset and keep", text));
@@ -154,7 +159,9 @@ std::string HookOptions::identity() const {
 
 std::string HookOptions::origin() const {
   if (type == HookType::exec) return text;
-  return url.substr(0, scheme_size(url)) + std::string(authority_of(url));
+  const UrlPlace place = place_of_url(url);
+  return fmt::format("{}{}:{}", url.substr(0, scheme_size(url)), name_of_host(place.host),
+                     place.port);
 }
 
 HookOptions parse_hook(std::string_view text) {

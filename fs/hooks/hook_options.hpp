@@ -45,8 +45,8 @@ struct HookOptions {
   /// Which engine it is for, whatever its other options are: "vllm=http://127.0.0.1:8000"; for
   /// exec, the whole text.  Must not be shown.
   [[nodiscard]] std::string identity() const;
-  /// "http://127.0.0.1:8000": two hooks of the same origin never work at the same time.  For exec,
-  /// the whole text.
+  /// "http://localhost:8000", also for 127.0.0.1 and [::1]: two hooks of the same origin never work
+  /// at the same time.  For exec, the whole text.
   [[nodiscard]] std::string origin() const;
 };
 

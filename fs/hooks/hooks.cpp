@@ -38,18 +38,41 @@ HookRecord read_hook_record(const Db& db, const HookOptions& spec) {
   return record;
 }
 
-ExecMemory exec_memory(Db& db, const HookOptions& spec) {
+template <typename Work>
+auto must_record(const char* what, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw error.within(what);
+  }
+}
+
+/// A command that nobody remembers might run twice, so here an error is one of the hook.
+HookMemory exec_memory(Db& db, const HookOptions& spec) {
   return {.find =
-              [&db, spec] {
-                std::string id;
-                try_record(spec, "read which command ran last",
-                           [&] { id = find_hook_run(db, spec.identity()); });
-                return id;
+              [&db, identity = spec.identity()] {
+                return must_record("cannot read which command ran last",
+                                   [&] { return find_hook_text(db, HookText::run, identity); });
               },
           .save =
-              [&db, spec](const std::string& id) {
-                try_record(spec, "record the command that runs",
-                           [&] { put_hook_run(db, spec.identity(), id); });
+              [&db, identity = spec.identity()](const std::string& id) {
+                must_record("cannot record which command runs",
+                            [&] { put_hook_text(db, HookText::run, identity, id); });
+              }};
+}
+
+HookMemory vllm_memory(Db& db, const HookOptions& spec) {
+  return {.find =
+              [&db, spec] {
+                std::string process;
+                try_record(spec, "read which process is out of step",
+                           [&] { process = find_hook_text(db, HookText::step, spec.identity()); });
+                return process;
+              },
+          .save =
+              [&db, spec](const std::string& process) {
+                try_record(spec, "record which process is out of step",
+                           [&] { put_hook_text(db, HookText::step, spec.identity(), process); });
               }};
 }
 
@@ -57,7 +80,8 @@ std::unique_ptr<Hook> make_hook(const HookOptions& spec, HttpClient& client,
                                 const HooksOptions& options, Db& db) {
   switch (spec.type) {
     case HookType::vllm:
-      return std::make_unique<VllmHook>(client, spec, options.mount_point);
+      return std::make_unique<VllmHook>(client, spec, options.mount_point, VllmPace{},
+                                        vllm_memory(db, spec));
     case HookType::vllm_lora:
       return std::make_unique<VllmLoraHook>(client, spec, options.mount_point / "versions");
     case HookType::sglang:

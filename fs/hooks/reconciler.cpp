@@ -6,6 +6,7 @@
 #include <ctime>
 #include <random>
 
+#include "fs/hooks/engine_http.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/http/client.hpp"
@@ -31,6 +32,7 @@ std::string shown_update(const std::optional<HookUpdate>& update) {
 
 /// Whether the engine may be loading still: it has not answered.
 bool has_no_end(const Error& error) {
+  if (const auto* answer = dynamic_cast<const EngineError*>(&error)) return answer->is_of_proxy();
   return error.code() == ErrorCode::timed_out ||
          dynamic_cast<const TransportError*>(&error) != nullptr;
 }

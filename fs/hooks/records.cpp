@@ -7,11 +7,15 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kHookDigestBytes = 8;
-constexpr std::string_view kHookRecord = "hook/", kHookRun = "hook-run/";
+constexpr std::string_view kHookRecord = "hook/", kHookRun = "hook-run/", kHookStep = "hook-step/";
 
 std::string hook_key(std::string_view kind, std::string_view identity) {
   const Sha256 digest = sha256(as_bytes(identity));
   return std::string(kind) + to_hex(std::span(digest).first(kHookDigestBytes));
+}
+
+std::string hook_text_key(HookText kind, std::string_view identity) {
+  return hook_key(kind == HookText::run ? kHookRun : kHookStep, identity);
 }
 
 }  // namespace
@@ -30,12 +34,12 @@ void put_hook_record(Db& db, std::string_view identity, const HookRecord& record
   db.write({{ColumnFamily::store, hook_key(kHookRecord, identity), value}}, Durability::process);
 }
 
-std::string find_hook_run(const Db& db, std::string_view identity) {
-  return db.find(ColumnFamily::store, hook_key(kHookRun, identity)).value_or("");
+std::string find_hook_text(const Db& db, HookText kind, std::string_view identity) {
+  return db.find(ColumnFamily::store, hook_text_key(kind, identity)).value_or("");
 }
 
-void put_hook_run(Db& db, std::string_view identity, std::string_view id) {
-  db.write({{ColumnFamily::store, hook_key(kHookRun, identity), std::string(id)}},
+void put_hook_text(Db& db, HookText kind, std::string_view identity, std::string_view text) {
+  db.write({{ColumnFamily::store, hook_text_key(kind, identity), std::string(text)}},
            Durability::process);
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "fs/hooks/engine_http.hpp"
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/http/client.hpp"
@@ -12,6 +13,8 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kVllmReasonMax = 300;
+/// The answer when a worker raises.  All others come before a worker is asked, or from a proxy.
+constexpr int kVllmRankFailed = 500;
 
 /// As status shows it.
 std::string short_reason(const std::string& reason) {
@@ -21,12 +24,14 @@ std::string short_reason(const std::string& reason) {
 }  // namespace
 
 VllmHook::VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem::path mount_point,
-                   VllmPace pace)
+                   VllmPace pace, HookMemory memory)
     : is_in_place_(spec.is_in_place),
       keeps_running_(spec.keeps_running),
       timeout_(spec.timeout),
       calls_(client, spec, pace),
-      in_place_(calls_, std::move(mount_point), pace) {}
+      in_place_(calls_, std::move(mount_point), pace),
+      memory_(std::move(memory)),
+      out_of_step_(memory_.find()) {}
 
 /// One that was gone, or has another label than this hook gave it, may be another process.
 std::optional<std::uint64_t> VllmHook::find_reported(const Context& context) {
@@ -112,13 +117,18 @@ void VllmHook::reload_unseen(const VllmEngine& engine, const HookTarget& target,
                              const Context& context) {
   try {
     calls_.reload(target.path, context);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::io) throw;  // it has not answered
+  } catch (const EngineError& error) {
+    if (error.status() != kVllmRankFailed) throw;  // no rank has
     const bool was_asked = is_in_place_ || keeps_running_;
     const VllmEngine seen = was_asked ? engine : ask(context);
-    if (seen.ranks > 1) out_of_step_ = seen.process;
+    if (seen.ranks > 1) set_out_of_step(seen.process);
     throw;
   }
+}
+
+void VllmHook::set_out_of_step(const std::string& process) {
+  out_of_step_ = process;
+  memory_.save(process);
 }
 
 void VllmHook::check_in_step(const Context& context) {
@@ -126,7 +136,7 @@ void VllmHook::check_in_step(const Context& context) {
   if (calls_.describe(context).process == out_of_step_) {
     throw Error(ErrorCode::io, std::string(kVllmOutOfStep));
   }
-  out_of_step_.clear();
+  set_out_of_step("");
 }
 
 std::optional<VllmHeld> VllmHook::reload(const VllmEngine& engine, const HookTarget& target,

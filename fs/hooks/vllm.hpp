@@ -8,8 +8,8 @@
 // label proves nothing.  So is one in which something fails in the pause.
 //
 // Without the extension nobody sees the answers of single ranks.  So if a reload fails there in one
-// of several, nothing is told to that process any more: what it answers may be what a rank answered
-// to an earlier reload (vllm_calls.hpp).
+// of several, nothing is told to that process any more, also after a restart of the daemon: what it
+// answers may be what a rank answered to an earlier reload (vllm_calls.hpp).
 //
 // It is resumed only after every other step has succeeded: a failed reload leaves weights that must
 // not be used.
@@ -26,8 +26,9 @@ namespace weightfs::fs {
 
 class VllmHook final : public Hook {
  public:
+  /// `memory`: the process whose ranks are out of step; "": none.  Throws nothing.
   VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem::path mount_point,
-           VllmPace pace = {});
+           VllmPace pace = {}, HookMemory memory = {});
   VllmHook(const VllmHook&) = delete;
   VllmHook& operator=(const VllmHook&) = delete;
   std::optional<std::uint64_t> find_reported(const Context& context) override;
@@ -48,12 +49,14 @@ class VllmHook final : public Hook {
   [[nodiscard]] std::optional<VllmHeld> reload(const VllmEngine& engine, const HookTarget& target,
                                                const Context& context);
   void reload_unseen(const VllmEngine& engine, const HookTarget& target, const Context& context);
+  void set_out_of_step(const std::string& process);
   void check_in_step(const Context& context);
 
   const bool is_in_place_, keeps_running_;
   const std::chrono::milliseconds timeout_;
   VllmCalls calls_;
   const VllmInPlace in_place_;
+  const HookMemory memory_;
   std::optional<VllmEngine> engine_;  // nullopt: it must be looked at
   std::optional<VllmHeld> held_;      // nullopt: only a reload says
   std::uint64_t told_ = 0;

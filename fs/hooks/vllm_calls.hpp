@@ -65,7 +65,8 @@ class VllmCalls {
   /// Of each rank, in vLLM's order.  Throws Error io.
   [[nodiscard]] std::vector<Json> call(std::string_view method, const Json& arguments,
                                        const Context& context) const;
-  /// The ranks' answers, which are null if all is well; empty: it does not show them.
+  /// The ranks' answers, which are null if all is well; empty: it does not show them.  Throws
+  /// EngineError.
   std::vector<Json> reload(const std::filesystem::path& version, const Context& context) const;
 
   void post(std::string_view path, const Json* body, std::string_view hint,

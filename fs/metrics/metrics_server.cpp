@@ -37,6 +37,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kMetricsLook{500};         // for deadlines
 constexpr std::chrono::milliseconds kMetricsAcceptPause{200};  // after descriptors ran out
+// At a time.  Not more: who has connected, and asked, is served before others take its place.
+constexpr std::size_t kMetricsAcceptsMax = kMetricsClientsMax;
 constexpr std::string_view kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
 constexpr std::string_view kPlainType = "text/plain; charset=utf-8";
 
@@ -208,7 +210,7 @@ struct MetricsServer::State {
   }
 
   void accept_clients() {
-    while (true) {
+    for (std::size_t i = 0; i < kMetricsAcceptsMax; i++) {
       File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {

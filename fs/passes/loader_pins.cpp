@@ -137,9 +137,8 @@ Walk LoaderPins::tell(const Requester& caller, const std::string& link, std::uin
   }
   Walk walk{.link = link, .version = newest, .is_look = use == LinkUse::look};
   if (reader) {
-    walk.version = is_bind_mode_
-                       ? link_passes_.told(link, *reader, newest, boot_now())
-                       : passes_.told(link, *reader, newest, use == LinkUse::text, boot_now());
+    walk.version = is_bind_mode_ ? link_passes_.told(link, *reader, newest, boot_now())
+                                 : passes_.told(link, *reader, newest, use, boot_now());
   }
   walk.was_newest = walk.version == newest;
   return walk;

@@ -23,9 +23,11 @@ bool Passes::is_live(const Pass& pass, BootTime now) const noexcept {
   return pass.open > 0 || now - std::max(pass.progress, pass.in_use) < times_.grace;
 }
 
-/// Whether a newcomer of the pass's session may join it.
+/// Whether a newcomer of the pass's session may join it.  A file that stays mapped is open for as
+/// long as the model is served; it keeps the pass for its members, but not for newcomers.
 bool Passes::takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept {
   if (!is_live(pass, now)) return false;
+  if (pass.weights.count() > 0 && now - pass.progress >= times_.most) return false;
   if (pass.closed && reader.started > *pass.closed) return false;
   if (pass.weights.count() == 0) return reader.started <= pass.began;
   return !pass.full || reader.started <= *pass.full;
@@ -40,20 +42,27 @@ bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& mem
   return is_live(pass, now) || (!has_all(pass, member) && now - member.loaded < times_.most);
 }
 
+/// What a look is told is what an open after it gets.
 bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member& member,
-                            BootTime now) const noexcept {
+                            LinkUse use, BootTime now) const noexcept {
   if (is_invisible(key.process)) return false;
-  if (member.weights.count() == 0) return now - member.used >= times_.quiet;
+  const bool has_none = member.weights.count() == 0;
+  if (use == LinkUse::look) {
+    return now - (has_none ? member.joined : member.loaded) >= times_.grace;
+  }
+  if (has_none) return now - member.used >= times_.quiet;
   const BootTime quiet = now - member.loaded;
   if (quiet >= times_.grace) return true;
   return quiet >= times_.quiet && member.open == 0 && has_all(pass, member);
 }
 
-/// Whether the member's next OPEN may begin a new load.
+/// Whether the member's next OPEN may begin a new load.  What it keeps open, or mapped, after it
+/// has loaded all that it wants says nothing.
 bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) const noexcept {
   const BootTime quiet = now - member.used;
   if (quiet < times_.quiet) return false;
-  return member.open == 0 || (quiet >= times_.grace && has_all(pass, member));
+  if (member.open == 0 || quiet >= times_.most) return true;
+  return quiet >= times_.grace && has_all(pass, member);
 }
 
 /// Whether an OPEN starts the load over.
@@ -61,9 +70,10 @@ bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) co
 std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
                                    BootTime now) const noexcept {
   if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
-  const bool is_done = member.weights.count() > 0 && has_all(pass, member);
-  if (is_done && member.knows_newer) return true;
   const bool is_long = now - member.used >= times_.grace;
+  // After the grace, what it has opened may be all that it wants: a rank reads its own shards.
+  const bool is_done = member.weights.count() > 0 && (has_all(pass, member) || is_long);
+  if (is_done && member.knows_newer) return true;
   if (open.kind == PassFile::small) {
     if (!is_done || !member.small_files.has(open.file)) return {};
   } else if (open.file != member.first_weights || (member.is_round_decided && !is_long)) {
@@ -72,9 +82,13 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
   return member.repetitions > 0 || is_long;
 }
 
-/// Whether a member that opens a small file is done with its pass.
-bool Passes::has_moved_on(const Pass& pass, const Member& member, BootTime now) const noexcept {
-  if (member.weights.count() == 0) return now - member.joined >= times_.grace;
+/// Whether a member that opens a small file is done with its pass.  If it has opened no weights, it
+/// is if it opens a file again: another one, such as the index after the config, is of one load.
+bool Passes::has_moved_on(const Pass& pass, const Member& member, std::uint32_t file,
+                          BootTime now) const noexcept {
+  if (member.weights.count() == 0) {
+    return now - member.joined >= times_.grace && member.small_files.has(file);
+  }
   return has_all(pass, member) && now - member.loaded >= times_.grace;
 }
 
@@ -147,7 +161,8 @@ Passes::Target Passes::decide(const PassOpen& open, const std::vector<ProcessId>
   if (const Pass* own = pass_of(key, now)) {
     const Member& member = members_.at(key);
     const auto repetition = leaves(*own, member, open, now);
-    const bool has_done = open.kind == PassFile::small && has_moved_on(*own, member, now);
+    const bool has_done =
+        open.kind == PassFile::small && has_moved_on(*own, member, open.file, now);
     if (has_done || (repetition && *repetition)) return follow(*own, open.newest, now);
     return {.pass = own->id, .version = own->version, .is_repetition = repetition.has_value()};
   }

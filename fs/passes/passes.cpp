@@ -49,14 +49,14 @@ bool Passes::Files::has(std::uint32_t file) const noexcept {
 // ---- READLINK and OPEN ----
 
 std::uint64_t Passes::told(const std::string& link, const Reader& reader, std::uint64_t newest,
-                           bool in_words, BootTime now) {
+                           LinkUse use, BootTime now) {
   const MemberKey key{reader.process, link};
   const auto ancestors = ancestors_of_newcomer(key);
   const std::lock_guard lock(mutex_);
   if (const Pass* own = pass_of(key, now)) {
     Member& member = members_.at(key);
-    if (!is_told_newest(*own, key, member, now)) return own->version;
-    member.knows_newer = member.knows_newer || (in_words && newest != own->version);
+    if (!is_told_newest(*own, key, member, use, now)) return own->version;
+    member.knows_newer = member.knows_newer || (use == LinkUse::text && newest != own->version);
     return newest;
   }
   const Pass* pass = find_pass(link, reader, ancestors, now);

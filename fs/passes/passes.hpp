@@ -147,10 +147,10 @@ class Passes {
   Passes(PassTimes times, const Processes& processes) noexcept
       : times_(times), processes_(processes) {}
 
-  /// A READLINK. `newest`: where the symlink leads; `in_words`: for readlink(2).
+  /// A READLINK. `newest`: where the symlink leads.
   /// Returns: the version that it must return.
   std::uint64_t told(const std::string& link, const Reader& reader, std::uint64_t newest,
-                     bool in_words, BootTime now);
+                     LinkUse use, BootTime now);
 
   struct Opened {
     std::uint64_t wanted = 0;  // if not 0, nothing was counted, and the caller must repeat its walk
@@ -267,12 +267,12 @@ class Passes {
   [[nodiscard]] bool is_member(const Pass& pass, const MemberKey& key, const Member& member,
                                BootTime now) const noexcept;
   [[nodiscard]] bool is_told_newest(const Pass& pass, const MemberKey& key, const Member& member,
-                                    BootTime now) const noexcept;
+                                    LinkUse use, BootTime now) const noexcept;
   [[nodiscard]] bool is_at_rest(const Pass& pass, const Member& member,
                                 BootTime now) const noexcept;
   [[nodiscard]] std::optional<bool> leaves(const Pass& pass, const Member& member,
                                            const PassOpen& open, BootTime now) const noexcept;
-  [[nodiscard]] bool has_moved_on(const Pass& pass, const Member& member,
+  [[nodiscard]] bool has_moved_on(const Pass& pass, const Member& member, std::uint32_t file,
                                   BootTime now) const noexcept;
   [[nodiscard]] bool is_short_lived(const Pass& pass, const PassOpen& open, BootTime now) const;
   [[nodiscard]] BootTime last_use(const std::string& session) const noexcept;

@@ -40,6 +40,7 @@ Screen::Screen() {
   keys.c_lflag &= static_cast<tcflag_t>(~static_cast<tcflag_t>(ICANON | ECHO));
   keys.c_cc[VMIN] = 1;
   keys.c_cc[VTIME] = 0;
+  keys.c_cc[VSUSP] = _POSIX_VDISABLE;  // else Ctrl-Z leaves this screen to the shell
   tcsetattr(STDIN_FILENO, TCSADRAIN, &keys);
   write_terminal(kEnter);
 }

@@ -1,6 +1,6 @@
 // Screen: the terminal while a command redraws it: the alternate screen, no cursor, keys one by
 // one.  All is restored at the end, also when the command throws or was told to end by a signal
-// that it catches.
+// that it catches.  Ctrl-Z is a key like others.
 //
 // Threads: one.
 #pragma once

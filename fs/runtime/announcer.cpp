@@ -41,9 +41,12 @@ bool are_same(const std::vector<ReaderEngine>& a, const std::vector<ReaderEngine
   });
 }
 
-/// Whether all bytes of `latest` are here.
-bool is_whole(const SyncStatus& sync) {
-  return sync.latest != 0 && !sync.partial.contains(sync.latest);
+/// Whether all bytes of `latest` are here.  Images that were found lost are in neither of the two
+/// until they are made again.
+bool is_whole(const DaemonState& state) {
+  const std::uint64_t latest = state.sync.latest;
+  return latest != 0 && !state.sync.partial.contains(latest) &&
+         std::ranges::binary_search(state.versions, latest);
 }
 
 std::uint64_t positive(std::int64_t seconds) {
@@ -54,7 +57,6 @@ std::uint64_t positive(std::int64_t seconds) {
 
 ReaderRecord reader_record_of(const DaemonState& state, std::int64_t now) {
   const SyncStatus& sync = state.sync;
-  const bool is_behind = sync.newest > sync.latest;
   ReaderRecord record;
   record.repository = state.repository;
   record.host = host_name();
@@ -63,9 +65,9 @@ ReaderRecord reader_record_of(const DaemonState& state, std::int64_t now) {
   record.follow = to_string(sync.follow);
   record.version = sync.latest;
   record.newest = std::max(sync.newest, sync.latest);
-  record.is_whole = is_whole(sync);
-  record.lag_versions = is_behind ? sync.newest - sync.latest : 0;
-  record.lag_seconds = is_behind ? positive(now - sync.newest_time) : 0;
+  record.is_whole = is_whole(state);
+  record.lag_versions = sync.lag_versions();
+  record.lag_seconds = positive(sync.lag_seconds(now));
   DaemonState others = state;  // that announcing failed before is over when somebody reads this
   others.announce.reset();
   record.health = to_string(health_of(troubles_of(others, now)));
@@ -113,11 +115,21 @@ Announcer::Sight Announcer::look() const {
 /// The state is not cheap: it is asked only while the bytes of a version come.
 bool Announcer::is_new(const Sight& sight) const {
   if (sight.version != seen_.version || !are_same(sight.engines, seen_.engines)) return true;
-  return sight.version != 0 && !seen_.is_whole && is_whole(sources_.state().sync);
+  return sight.version != 0 && !seen_.is_whole && is_whole(sources_.state());
 }
 
-/// Returns: when to look again.
+/// Returns: when to look again.  What looking throws does not end it: nobody would wake the thread.
 Clock::duration Announcer::work(const Context& context) {
+  try {
+    return look_and_write(context);
+  } catch (const std::exception& error) {
+    if (!context.stop.stop_requested()) note(error.what());
+    due_ = {};  // a record, as soon as there can be one, says that this is over
+    return kLook;
+  }
+}
+
+Clock::duration Announcer::look_and_write(const Context& context) {
   const Sight sight = look();
   const bool has_changed = is_new(sight);
   const auto now = Clock::now();

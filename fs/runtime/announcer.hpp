@@ -62,6 +62,7 @@ class Announcer {
   };
 
   Clock::duration work(const Context& context);
+  Clock::duration look_and_write(const Context& context);
   [[nodiscard]] Sight look() const;
   [[nodiscard]] bool is_new(const Sight& sight) const;
   void write(const Context& context);

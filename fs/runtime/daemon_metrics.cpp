@@ -48,11 +48,11 @@ void add_versions(MetricsText& text, const DaemonState& state, std::int64_t now)
   text.add({{"which", "latest"}}, sync.latest);
   text.add({{"which", "followed"}}, sync.followed);
   text.add({{"which", "newest"}}, sync.newest);
-  const bool is_behind = sync.newest > sync.latest;
   text.gauge("weightfs_lag_versions", "Newer versions than the one that latest shows.");
-  text.add(is_behind ? sync.newest - sync.latest : 0);
-  text.gauge("weightfs_lag_seconds", "Since the newest version was published, until it is shown.");
-  text.add(is_behind ? std::max<std::int64_t>(now - sync.newest_time, 0) : 0);
+  text.add(sync.lag_versions());
+  text.gauge("weightfs_lag_seconds",
+             "How long versions newer than the one that latest shows have been known here.");
+  text.add(sync.lag_seconds(now));
   text.gauge("weightfs_max_lag_seconds", "The limit --max-lag, if one was given.");
   if (state.max_lag) text.add(std::chrono::duration<double>(*state.max_lag).count());
   text.gauge("weightfs_versions", "Versions that are shown.");

@@ -78,7 +78,7 @@ struct DaemonState {
   std::filesystem::path control;  // its socket; empty: there is none
   std::string metrics = {};       // their address; empty: they are not given out
   int pid = 0;
-  std::vector<std::uint64_t> versions;                    // shown by the mount, ascending
+  std::vector<std::uint64_t> versions;                    // shown, and complete here; ascending
   std::optional<std::chrono::milliseconds> max_lag = {};  // HostOptions::max_lag
   SyncStatus sync;
   ServingState serving;

@@ -39,10 +39,10 @@ void add_lag(const DaemonState& state, std::int64_t now, Troubles& troubles) {
     troubles.push_back({Health::failed, "behind", "",
                         fmt::format("{} (--max-lag {:g})", std::move(message), most)});
   };
-  if (const std::int64_t lag = now - sync.newest_time;
-      sync.newest > sync.latest && static_cast<double>(lag) > most) {
-    add(fmt::format("version {} was published {} s ago, and {} is shown", sync.newest, lag,
-                    sync.latest == 0 ? "none" : fmt::format("version {}", sync.latest)));
+  if (const std::int64_t lag = sync.lag_seconds(now); static_cast<double>(lag) > most) {
+    add(fmt::format("{} is shown, and for {} s there have been later ones, up to {}",
+                    sync.latest == 0 ? "no version" : fmt::format("version {}", sync.latest), lag,
+                    sync.newest));
   } else if (sync.offline_since != 0 && static_cast<double>(now - sync.offline_since) > most) {
     add(fmt::format("the bucket has not been reached for {} s", now - sync.offline_since));
   }

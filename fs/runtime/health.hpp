@@ -8,8 +8,8 @@
 //
 //     conflict     failed: a hand-over is in conflict; another writer has published
 //     failed       failed: a hand-over cannot be published
-//     behind       failed: the newest version is not shown --max-lag after it was published, or the
-//                  bucket has not been reached for so long
+//     behind       failed: for longer than --max-lag there have been versions later than the one
+//                  that is shown, or the bucket has not been reached
 //     waiting      degraded: the sync, or a hand-over, met an error, and retries; failed: there is
 //                  no version that could be read meanwhile
 //     hook-failed  degraded: an engine cannot be reached, or was not brought to the version;

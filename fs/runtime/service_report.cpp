@@ -29,7 +29,7 @@ ServiceReport::ServiceReport(const NotifySocket& socket, std::function<std::stri
                              std::function<bool()> answers)
     : socket_(socket), health_(std::move(health)), answers_(std::move(answers)) {
   if (!socket_.is_wanted()) return;
-  socket_.send(fmt::format("READY=1\nMAINPID={}", ::getpid()));
+  tell_ready();
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -49,6 +49,7 @@ void ServiceReport::run(const std::stop_token& stop) {
   std::condition_variable_any never;
   while (!stop.stop_requested()) {
     try {
+      if (!is_ready_told_) tell_ready();
       tell_health();
       if (socket_.watchdog() && answers_()) socket_.send("WATCHDOG=1");
     } catch (const std::exception& error) {
@@ -59,11 +60,13 @@ void ServiceReport::run(const std::stop_token& stop) {
   }
 }
 
+void ServiceReport::tell_ready() {
+  is_ready_told_ = socket_.send(fmt::format("READY=1\nMAINPID={}", ::getpid()));
+}
+
 void ServiceReport::tell_health() {
   std::string health = one_line(health_());
-  if (health == told_) return;
-  socket_.send("STATUS=" + health);
-  told_ = std::move(health);
+  if (health != told_ && socket_.send("STATUS=" + health)) told_ = std::move(health);
 }
 
 }  // namespace weightfs::fs

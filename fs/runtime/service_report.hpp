@@ -5,6 +5,9 @@
 //     WATCHDOG=1           if the manager wants it: every third of its time, as long as it answers
 //     STOPPING=1           when it is destroyed
 //
+// A manager that has no room for a message, as one that starts many services, is told again at the
+// next look: without READY=1 it would end the service.
+//
 // Threads: one of its own, if anybody wants to know, which calls `health` and `answers`.
 #pragma once
 
@@ -30,11 +33,13 @@ class ServiceReport {
 
  private:
   void run(const std::stop_token& stop);
+  void tell_ready();
   void tell_health();
 
   const NotifySocket& socket_;
   const std::function<std::string()> health_;
   const std::function<bool()> answers_;
+  bool is_ready_told_ = false;                                  // the thread's, once it runs
   std::string told_;                                            // the thread's
   RankedMutex mutex_{LockRank::leaf, "ServiceReport::mutex_"};  // guards nothing: it is slept on
   std::jthread thread_;

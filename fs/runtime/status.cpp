@@ -397,7 +397,6 @@ Json problems_json(const std::vector<Trouble>& troubles) {
 
 std::string status_text(const DaemonState& state, std::int64_t now) {
   const SyncStatus& sync = state.sync;
-  const bool is_behind = sync.newest > sync.latest;
   const std::vector<Trouble> troubles = troubles_of(state, now);
   const Json json{
       {"weightfs", WEIGHTFS_VERSION},
@@ -413,8 +412,8 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"version", sync.latest},
       {"newest", sync.newest},
       {"follow", follow_json(sync)},
-      {"lag_versions", is_behind ? sync.newest - sync.latest : 0},
-      {"lag_seconds", is_behind ? std::max<std::int64_t>(now - sync.newest_time, 0) : 0},
+      {"lag_versions", sync.lag_versions()},
+      {"lag_seconds", sync.lag_seconds(now)},
       {"max_lag", max_lag_json(state.max_lag)},
       {"health", health_text(troubles)},
       {"state", state_of(state, troubles)},

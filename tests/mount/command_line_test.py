@@ -97,7 +97,8 @@ class CommandLine(harness.MountTest):
         self.assertEqual(sorted(pinned), [1, 3])
         done = harness.run("pin", mount.path, "--version", "1000")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("version 1000 does not exist; the newest is 3", done.stderr)
+        self.assertRegex(done.stderr, "version 1000 is not known here, where the bucket was last "
+                         r"asked \d+ s ago; the newest seen is 3")
         done = harness.run("pin", mount.path, "--version", "7")
         self.assertEqual(done.returncode, 1)
         self.assertIn("version 7 does not exist", done.stderr)

@@ -15,6 +15,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
+import fake_mount  # noqa: E402
 import harness  # noqa: E402
 import runs  # noqa: E402
 import users  # noqa: E402
@@ -103,6 +104,76 @@ class Command(users.UserMounts, harness.MountTest):
         self.assertEqual((said["pid"], said["ended"]), (mount.process.pid, False))
         os.kill(mount.process.pid, signal.SIGCONT)
         self.assertTrue(mount.process.has_ended(15))
+
+
+class StrangeMounts(harness.MountTest):
+    """Behind the mount of a user may be a program of that user, which says anything to root."""
+
+    def fake(self, status, name="theirs", **more):
+        path = os.path.join(self.dir, name)
+        os.makedirs(path)
+        text = status if isinstance(status, str) else json.dumps(status)
+        fake = fake_mount.FakeMount(path, users.UID, text.encode(), **more)
+        self.addCleanup(fake.close)
+        return path
+
+    def good(self, path, **more):
+        return {"mountpoint": path, "url": "file:///nowhere", "state": "current",
+                "health": "healthy", "problems": [], "version": 1, "newest": 1, "pid": 1, **more}
+
+    def listed(self):
+        return {one["mountpoint"]: one for one in harness.call("status")}
+
+    def test_what_one_says_spoils_no_list(self):
+        self.make_repository(1)
+        mount = self.mount()
+        strange = ["{}", "[]", "7", '"text"', "null", "not JSON", '{"mountpoint": 1}',
+                   *(self.good("/x", **more) for more in (
+                       {"state": None}, {"url": []}, {"version": -1}, {"version": "1"},
+                       {"health": {}}, {"serve": 3}, {"problems": [1]}, {"problems": "text"})),
+                   self.good([])]
+        paths = [self.fake(status, f"theirs-{i}") for i, status in enumerate(strange)]
+        self.assertIn(mount.path, harness.run("status").stdout)
+        self.assertEqual(harness.run("status", "--check").returncode, 2)
+        all_of_them = self.listed()
+        self.assertEqual(all_of_them[mount.path]["health"], "healthy")
+        for path, status in zip(paths, strange):
+            self.assertEqual(all_of_them[path]["state"], "unknown", status)
+            self.assertTrue(all_of_them[path]["health"].startswith("failed: "), status)
+            self.assertIn(harness.run("status", path).returncode, (1, 4), status)
+        done = harness.run("top", "--once")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(mount.path, done.stdout)
+
+    def test_a_status_of_another_user_is_shown_to_root(self):
+        self.fake(self.good("/theirs"))
+        self.assertEqual(self.listed()["/theirs"]["health"], "healthy")
+
+    def test_no_command_of_root_does_what_one_says(self):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            server.settimeout(0)
+            port = server.getsockname()[1]
+            path = self.fake(self.good("/theirs", url="s3://bucket/run", repository="x", bucket={
+                "endpoint_url": f"http://127.0.0.1:{port}", "region": "us-east-1", "profile": "",
+                "path_style": True, "sign": True}, control="/nowhere", writer=None))
+            keys = {"AWS_ACCESS_KEY_ID": "AKIAROOT", "AWS_SECRET_ACCESS_KEY": "secret"}
+            for command in (("log",), ("verify",), ("show",), ("doctor",), ("pin",),
+                            ("wait", "--version", "1"), ("log", "--timing")):
+                done = harness.run(command[0], path, *command[1:], variables=keys, timeout=60)
+                self.assertEqual(done.returncode, 1, (command, done.stdout, done.stderr))
+                self.assertIn(f"{path} is a mount of uid {users.UID}", done.stderr, command)
+                self.assertIn("run this as that user", done.stderr, command)
+            with self.assertRaises(BlockingIOError):
+                server.accept()
+
+    def test_umount_waits_for_no_process_that_is_not_theirs(self):
+        said = ({"pid": os.getpid()}, {"pid": 2 ** 40}, {"pid": "1"}, {"pid": 0},
+                {"queued": [1, {}]}, {"queued": ["x"], "writer": 7}, {"queued": ["x"]})
+        for i, more in enumerate(said):
+            path = self.fake(self.good("/theirs", **more), f"theirs-{i}")
+            ended = harness.umount(path, timeout=9)  # it waits 10 s for a daemon
+            self.assertEqual((ended["pid"], ended["ended"]), (0, True), more)
+            self.assertFalse(os.path.ismount(path))
 
 
 CLOCK_NANOSLEEP = "230"  # of x86-64

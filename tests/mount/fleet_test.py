@@ -1,5 +1,6 @@
 """Readers that announce themselves, `weightfs fleet`, and a trainer's gate: `wait --replicas`."""
 
+import contextlib
 import glob
 import json
 import os
@@ -7,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
+import slow_bucket  # noqa: E402
 from harness import call, run, wait_until  # noqa: E402
 from hooked import QUICK, HookTest  # noqa: E402
 
@@ -158,6 +161,29 @@ class Fleet(HookTest, harness.MountTest):
         sync.terminate()
         sync.wait(timeout=30)
         self.assertEqual(self.fleet()[folder]["presence"], "left")
+
+    def test_a_sync_that_has_no_version_yet_says_that_it_is_announced(self):
+        self.make_repository(1)
+        slow = slow_bucket.SlowBucket(self.bucket)
+        self.addCleanup(slow.close)
+        slow.hold()
+        folder = os.path.join(self.dir, "folder")
+        sync = harness.start("sync", slow_bucket.URL, folder, "--poll", "0.05", *ANNOUNCE,
+                             "--metrics", "127.0.0.1:0", variables=slow.variables(),
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.workspace.processes.append(harness.Process(sync.pid))
+        path = os.path.join(folder, ".weightfs/status")
+
+        def fetching():
+            with contextlib.suppress(FileNotFoundError):
+                status = json.loads(harness.read_file(path))
+                return status["newest"] == 1 and status
+        status = wait_until(fetching, "it to fetch its first version")
+        self.assertEqual((status["version"], status["announce"]["records"]), (0, 0))
+        with urllib.request.urlopen(f"http://{status['metrics']}/metrics", timeout=30) as answer:
+            self.assertIn(b'weightfs_problems{problem="announce"} 0', answer.read())
+        sync.terminate()
+        sync.wait(timeout=30)
 
     def test_hostile_records_are_not_printed_raw(self):
         self.make_repository(1)

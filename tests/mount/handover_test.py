@@ -361,6 +361,11 @@ class PublishThroughAMount(writers.WriterTest):
         done = harness.run("publish", mount.path, self.steps[0], "--snapshot-every", "8")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--snapshot-every has no effect here", done.stderr)
+        # What is set for all commands was meant for others.
+        done = harness.run("publish", mount.path, self.steps[1],
+                           variables={"WEIGHTFS_SNAPSHOT_EVERY": "8", "WEIGHTFS_GPU": "0"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertNotIn("has no effect", done.stderr)
 
     def test_an_interrupted_copy_is_removed(self):
         mount = self.writer()

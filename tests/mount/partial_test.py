@@ -1,10 +1,13 @@
 """A host with an empty store: `latest` is there at once and streams in while it is read; any version
 opens by name. The bucket is one whose reads the test holds, damages and counts."""
 
+import contextlib
 import errno
 import json
 import mmap
 import os
+import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -351,6 +354,7 @@ class Cold(PartialTest):
         late = harness.run("wait", mount.path, "--ready", "--timeout", "0.2")
         self.assertEqual(late.returncode, 5)
         self.assertRegex(late.stderr, "all of latest did not arrive at .* are here")
+        self.assertGreaterEqual(self.told_on_a_terminal(mount, "1.3"), 1.3)
         self.assertEqual(harness.call("wait", mount.path, "--version", 1)["version"], 1)
         self.assertRegex(harness.run("status", mount.path).stdout,
                          "streaming +version 1: .* of .* here")
@@ -359,6 +363,22 @@ class Cold(PartialTest):
         self.assertEqual(waiting.communicate(timeout=60)[0],
                          f"version 1 is at {mount.join('versions/1')}\n")
         self.assertEqual(mount.status()["versions"], [1])
+
+
+    def told_on_a_terminal(self, mount, timeout):
+        """Within how many seconds it did not arrive, as one reads who sees the progress."""
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        waiting = harness.start("wait", mount.path, "--ready", "--timeout", timeout, stderr=slave)
+        os.close(slave)
+        said = b""
+        with contextlib.suppress(OSError):  # EIO: it has ended
+            while piece := os.read(master, 65536):
+                said += piece
+        self.assertEqual(waiting.wait(60), 5)
+        waiting.stdout.close()
+        self.assertIn(b"fetching version 1", said)
+        return float(re.search(rb"did not arrive at \S+ within ([\d.]+) s", said)[1])
 
 
 class Trouble(PartialTest):
@@ -380,6 +400,19 @@ class Trouble(PartialTest):
                          [said_of(self.data("model-2.safetensors")[5 * MIB:8 * MIB])])
         self.wait_complete(mount)
         mount.wait_status(lambda status: status["error"] is None, "no error")
+
+    def test_a_signal_ends_a_diff_that_asks_the_bucket_for_a_tag(self):
+        def is_opening(read):
+            return read.key == "weightfs.json"
+        mount = self.cold(ready=True)
+        self.slow.hold(is_opening)
+        count = len(self.slow.seen(is_opening))
+        diff = harness.start("diff", mount.path, "1", "step-2", variables=self.slow.variables())
+        self.addCleanup(diff.communicate)
+        self.addCleanup(diff.kill)
+        harness.wait_until(lambda: len(self.slow.seen(is_opening)) > count, "its question")
+        diff.send_signal(signal.SIGINT)
+        self.assertNotEqual(diff.wait(60), 0)
 
     def test_who_has_waited_long_enough_gets_an_error_and_never_fewer_bytes(self):
         self.slow.hold(is_late)

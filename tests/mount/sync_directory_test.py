@@ -243,6 +243,24 @@ class SyncDirectory(SyncTest):
         self.assertEqual(done.returncode, 1)
         self.assertIn(str(service.process.pid), done.stderr)
 
+    def test_a_version_of_somebody_else_holds_no_other_back(self):
+        steps = self.make_run(3, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        service = Service(self)
+        service.ready()
+        harness.write_file(self.join("versions/2/a"), b"mine")
+        self.publish(steps[1])
+        service.wait_status(lambda status: status["error"], "an error")
+        self.publish(steps[2])
+        done = run("wait", self.path, "--version", 3, "--timeout", 60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.latest(), 3)
+        self.assert_same_tree(self.join("latest/"), steps[2])
+        status = service.wait_status(lambda status: status["version"] == 3, "version 3")
+        self.assertIn("versions/2", status["error"]["message"])
+        self.assertEqual(harness.read_file(self.join("versions/2/a")), b"mine")
+
     # ---- killed ----
 
     def test_killed_at_any_point_it_leaves_what_the_next_one_puts_right(self):
@@ -283,5 +301,5 @@ class SyncDirectory(SyncTest):
 if __name__ == "__main__":
     if not os.path.exists(harness.BINARY):
         sys.exit(f"{harness.BINARY} does not exist; WEIGHTFS_BIN names the binary")
-    print(f"seed: WEIGHTFS_SEED={harness.SEED}", flush=True)
+    print(f"seed: WEIGHTFS_TEST_SEED={harness.SEED}", flush=True)
     unittest.main(verbosity=2)

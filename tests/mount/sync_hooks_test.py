@@ -197,5 +197,5 @@ echo "$(id -u) $WEIGHTFS_VERSION $WEIGHTFS_TAG $WEIGHTFS_PATH $WEIGHTFS_MOUNTPOI
 if __name__ == "__main__":
     if not os.path.exists(harness.BINARY):
         sys.exit(f"{harness.BINARY} does not exist; WEIGHTFS_BIN names the binary")
-    print(f"seed: WEIGHTFS_SEED={harness.SEED}", flush=True)
+    print(f"seed: WEIGHTFS_TEST_SEED={harness.SEED}", flush=True)
     unittest.main(verbosity=2)

@@ -78,7 +78,10 @@ class Top(harness.MountTest):
                 terminal = self.terminal(mount.path)
                 wait_until(lambda: len(terminal.frames()) >= 2, "it to be redrawn")
                 self.assertIn(ENTER, terminal.seen)
-                self.assertFalse(termios.tcgetattr(terminal.slave)[3] & termios.ECHO)
+                now = termios.tcgetattr(terminal.slave)
+                self.assertFalse(now[3] & termios.ECHO)
+                # Ctrl-Z would leave the shell on a screen without a cursor.
+                self.assertEqual(now[6][termios.VSUSP], b"\0")
                 for frame in terminal.frames():
                     for line in frame.decode().replace("\x1b[K", "").replace("\r", "").split("\n"):
                         self.assertLessEqual(len(line.split("\x1b")[0]), 60)

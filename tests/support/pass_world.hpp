@@ -49,11 +49,15 @@ class PassWorld : public Processes {
 
   /// A READLINK.
   std::uint64_t link(pid_t pid, const std::string& name = "latest") {
-    return passes.told(name, reader(pid), newest, false, now);
+    return passes.told(name, reader(pid), newest, LinkUse::unknown, now);
   }
   /// A readlink(2).
   std::uint64_t read_link(pid_t pid, const std::string& name = "latest") {
-    return passes.told(name, reader(pid), newest, true, now);
+    return passes.told(name, reader(pid), newest, LinkUse::text, now);
+  }
+  /// stat(2) of a file through it.
+  std::uint64_t look(pid_t pid, const std::string& name = "latest") {
+    return passes.told(name, reader(pid), newest, LinkUse::look, now);
   }
 
   /// open(2) through a symlink, like the kernel: repeated once if ESTALE is returned.

@@ -102,6 +102,17 @@ TEST_F(OptionsTest, WhatWasGivenCanBeGivenAgain) {
             "--config=" + (home_ / "config/weightfs/config.toml").string());
 }
 
+TEST_F(OptionsTest, ASocketIsGivenAgainForAnyDirectory) {
+  const auto flags = [&](const std::string& metrics) {
+    return parse({"mount", "file:///x", "/mnt", "--metrics", metrics}).flags;
+  };
+  const std::string socket = (std::filesystem::current_path() / "run/metrics").string();
+  EXPECT_EQ(flags("unix:run/metrics"), std::vector<std::string>{"--metrics=unix:" + socket});
+  EXPECT_EQ(flags("unix:/run/m"), std::vector<std::string>{"--metrics=unix:/run/m"});
+  EXPECT_EQ(flags("127.0.0.1:0"), std::vector<std::string>{"--metrics=127.0.0.1:0"});
+  EXPECT_NE(parse({"mount", "file:///x", "/mnt", "--metrics", "unix:"}).error, "");
+}
+
 // In the environment they may be meant for another command, or for another bucket.
 TEST_F(OptionsTest, WhatTheEnvironmentSaysInVainIsNotGivenAgain) {
   set("WEIGHTFS_ANNOUNCE_EVERY", "60");
@@ -474,6 +485,32 @@ TEST_F(OptionsTest, TheOptionsOfABucketAreFoundWhereAllAre) {
   EXPECT_EQ(options.host.bucket.profile, "writer");
   EXPECT_FALSE(options.bucket_flagged);
   EXPECT_EQ(parsed({"log", "s3://b"}).host.bucket.profile, "");
+}
+
+// What is set for all commands is not meant for a hand-over, which warns of what has no effect.
+TEST_F(OptionsTest, WhatIsTypedIsToldFromWhatIsSetForAll) {
+  const Options typed = parsed({"publish", "/b", "d", "--gpu", "0", "--snapshot-every", "0"});
+  EXPECT_TRUE(typed.gpu_flagged);
+  EXPECT_TRUE(typed.snapshots_flagged);
+  set("WEIGHTFS_GPU", "0");
+  write_config("snapshot-every = 32\n");
+  const Options options = parsed({"publish", "/b", "d"});
+  EXPECT_EQ(options.snapshots.every, 32u);
+  EXPECT_FALSE(options.gpu_flagged);
+  EXPECT_FALSE(options.snapshots_flagged);
+}
+
+// A hook's command has both variables: `weightfs export --from 41 --to 42` failed in it, and
+// `weightfs publish` took the tag.
+TEST_F(OptionsTest, WhatAHookIsToldIsNoOption) {
+  set("WEIGHTFS_VERSION", "42");
+  set("WEIGHTFS_TAG", "step-42");
+  EXPECT_FALSE(parsed({"export", "/b", "file", "--from", "41", "--to", "42"}).version);
+  EXPECT_FALSE(parsed({"wait", "/m", "--newer-than", "42"}).version);
+  EXPECT_EQ(parsed({"wait", "/m", "--newer-than", "42"}).wait.tag, "");
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).publish.tag, "");
+  EXPECT_EQ(parsed({"rollback", "/b", "41"}).publish.tag, "");
+  EXPECT_TRUE(parsed({"publish", "/b", "d"}).warnings.empty());
 }
 
 TEST_F(OptionsTest, NoSecretHasAnOption) {

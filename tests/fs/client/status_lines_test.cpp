@@ -35,7 +35,7 @@ TEST(StatusLines, CountsInTheSingularToo) {
   DaemonState state = some_state();
   state.sync.latest = 2;
   state.sync.newest = 3;
-  state.sync.newest_time = 960;
+  state.sync.behind_since = 960;
   EXPECT_NE(lines_of(state).find("3, 1 version and 40 s ahead"), std::string::npos)
       << lines_of(state);
   state.sync.newest = 4;

@@ -3,8 +3,11 @@
 
 #include "fs/commands/commands.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <barrier>
 #include <fstream>
@@ -16,6 +19,10 @@
 #include "fs/directory/sync_directory.hpp"
 #include "kernels/dispatch/gpu.hpp"
 #include "kernels/dispatch/variant_table.hpp"
+#include "store/base/context.hpp"
+#include "store/base/sha256.hpp"
+#include "store/os/file.hpp"
+#include "store/readers/reader_record.hpp"
 #include "store/repository/repository.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/support.hpp"
@@ -194,6 +201,24 @@ TEST_F(CommandsTest, LogListsTheVersionsNewestFirst) {
   EXPECT_TRUE(contains(text.out, "a=1 b=2"));
   EXPECT_EQ(run({"log", url(), "--limit", "2", "--json"}).json().size(), 2U);
   EXPECT_EQ(run({"log", url(), "--limit", "9", "--json"}).json().size(), 3U);
+}
+
+// A renamed file in its place would be no device any more, nor what somebody else has open.
+TEST_F(CommandsTest, WhatIsWrittenToAPipeLeavesItThere) {
+  make_versions(1);
+  ASSERT_EQ(mkfifo(path("fifo").c_str(), 0600), 0);
+  const File reader = File::open(path("fifo"), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(fcntl(reader.fd(), F_SETPIPE_SZ, 1 << 20), 1 << 20);
+  std::string bytes(1 << 20, '\0');
+  const auto take = [&] {
+    const ssize_t got = read(reader.fd(), bytes.data(), bytes.size());
+    return bytes.substr(0, static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  };
+  EXPECT_EQ(run({"report", url(), "-o", path("fifo")}).code, 0);
+  EXPECT_TRUE(contains(take(), "</html>"));
+  run({"doctor", "--bundle", path("fifo")});
+  EXPECT_TRUE(take().starts_with("\x1f\x8b"));  // gzip
+  EXPECT_TRUE(stdfs::is_fifo(stdfs::symlink_status(path("fifo"))));
 }
 
 TEST_F(CommandsTest, LogTellsTheBytesOfASnapshot) {
@@ -420,6 +445,39 @@ TEST_F(CommandsTest, VerifyFindsNothingWrongWithAGoodRepository) {
   EXPECT_EQ(json["versions"], 3);
   EXPECT_EQ(json["problems"], Json::array());
   EXPECT_TRUE(contains(run({"verify", url()}).out, "no problems"));
+}
+
+// Whoever may write to the bucket names its objects.
+TEST_F(CommandsTest, NoNameOfAnObjectReachesATerminalRaw) {
+  make_versions(1);
+  write_text(object("packs/\xC2\x9B"
+                    "2J/left"),
+             "x");
+  const std::string text = run({"verify", url()}).out;
+  EXPECT_TRUE(contains(text, "packs/?2J/: 1 object")) << text;
+}
+
+TEST_F(CommandsTest, NoWordOfAReaderReachesATerminalRaw) {
+  make_versions(1);
+  const auto repository = Repository::open(url(), {});
+  for (const std::uint64_t version : {0u, 1u}) {
+    ReaderRecord record;
+    record.id = random_hex(16);
+    record.repository = repository->id();
+    record.host = "host";
+    record.place =
+        "/\xC2\x9B"
+        "2J";
+    record.follow = "latest";
+    record.version = record.newest = version;
+    record.is_whole = true;
+    record.health = "ok";
+    record.since = record.time = static_cast<std::uint64_t>(seconds_now());
+    write_text(object("readers/" + record.id + ".json"), record.serialize());
+  }
+  const Result result = run({"wait", url(), "--replicas", "1", "--version", "1"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(contains(result.out, "host:/?2J shows no version yet")) << result.out;
 }
 
 TEST_F(CommandsTest, VerifyNamesEveryProblemAndHasExitCode4) {

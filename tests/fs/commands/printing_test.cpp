@@ -43,6 +43,15 @@ TEST(TextTable, ControlCharactersNeverReachATerminal) {
   EXPECT_EQ(table.text(), "a?[2J??\n");
 }
 
+// U+009B is ESC [ in one character.
+TEST(TextTable, NeitherDoTheControlCharactersBehindAscii) {
+  EXPECT_EQ(printable("\xC2\x9B"
+                      "2J\xC2\x80.\xC2\x9F"),
+            "?2J?.?");
+  const std::string others = "\xC2\xA0\xC3\x9B\xE2\x82\x9B\xC2";
+  EXPECT_EQ(printable(others), others);
+}
+
 TEST(TextTable, TheLastColumnGoesOnInTheNextLine) {
   TextTable table({{"N", TextTable::Align::right}, {"NOTE"}});
   table.add({"1", "short"});

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -153,6 +154,20 @@ class RawClient {
   File socket_;
 };
 
+/// This thread is another user as long as it lives.  Not by seteuid(), which changes all threads.
+class AsUser {
+ public:
+  explicit AsUser(uid_t user) { become(user); }
+  ~AsUser() { become(0); }
+  AsUser(const AsUser&) = delete;
+  AsUser& operator=(const AsUser&) = delete;
+
+ private:
+  static void become(uid_t user) {
+    EXPECT_EQ(syscall(SYS_setresuid, -1, user, -1), 0) << "uid " << user;
+  }
+};
+
 class ControlTest : public testing::Test {
  protected:
   void start() { server_.emplace(path_, daemon_.handlers()); }
@@ -171,6 +186,13 @@ class ControlTest : public testing::Test {
   }
   void wait_begun() const {
     while (daemon_.begun == 0) std::this_thread::yield();
+  }
+  /// Other users may reach the socket.
+  void admit_all() {
+    for (stdfs::path parent = path_.parent_path(); parent != dir_.path().parent_path();
+         parent = parent.parent_path()) {
+      ASSERT_EQ(chmod(parent.c_str(), 0755), 0);
+    }
   }
   /// A reply to a plain question: the server lives.
   void expect_alive() {
@@ -303,10 +325,7 @@ TEST_F(ControlTest, AnUnpinComesOverWhole) {
 TEST_F(ControlTest, PinningIsForRootAndTheOwner) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
   start();
-  for (stdfs::path parent = path_.parent_path(); parent != dir_.path().parent_path();
-       parent = parent.parent_path()) {
-    ASSERT_EQ(chmod(parent.c_str(), 0755), 0);
-  }
+  admit_all();
   const pid_t child = fork();
   if (child == 0) {
     if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
@@ -693,6 +712,49 @@ TEST_F(ControlTest, TooManySilentClientsAreToldSoAndHurtNobodyWhoWaits) {
   EXPECT_EQ(waiting.get().version, 2U);
   silent.clear();
   expect_alive();
+}
+
+// Who connects and goes away again and again: at no time are more than a few of them counted.
+TEST_F(ControlTest, ClientsThatHaveGoneTakeNoPlaces) {
+  std::atomic<bool> is_held = false, may_go_on = false;
+  ControlHandlers handlers = daemon_.handlers();
+  handlers.pin = [&](const PinRequest&) {
+    is_held = true;
+    while (!may_go_on) std::this_thread::yield();
+    return std::uint64_t{7};
+  };
+  server_.emplace(path_, handlers);
+  RawClient holding(path_);
+  holding.send(to_line(PinRequest{}));
+  while (!is_held) std::this_thread::yield();
+  for (std::size_t i = 0; i < kControlClientsMax; i++) const RawClient gone(path_);
+  daemon_.show(1);
+  RawClient client(path_);
+  client.send(to_line(WaitFor{.version = 1}));
+  may_go_on = true;
+  const Json reply = Json::parse(client.receive_all());
+  EXPECT_TRUE(reply.contains("end")) << reply;
+}
+
+TEST_F(ControlTest, AUserWhoTakesAllPlacesThereAreLeavesSomeToOthers) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  start();
+  admit_all();
+  std::vector<std::unique_ptr<RawClient>> greedy;
+  {
+    const AsUser user(65534);
+    while (greedy.size() < kControlClientsMax) {
+      greedy.push_back(std::make_unique<RawClient>(path_));
+      greedy.back()->send(to_line(WaitFor{.version = 9}));
+    }
+    EXPECT_EQ(greedy.back()->error()["code"], "busy");
+  }
+  daemon_.show(1);
+  for (const uid_t other : {65533u, 65532u}) {
+    const AsUser user(other);
+    EXPECT_EQ(wait({.version = 1}).version, 1U);
+  }
+  EXPECT_FALSE(greedy.front()->is_closed());
 }
 
 /// A line that is nearly right, or not at all.

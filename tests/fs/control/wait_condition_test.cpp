@@ -128,6 +128,17 @@ TEST_F(WaitConditionTest, AVersionThatOpensByNameIsHere) {
   expect_here({.tag = "old"}, 3);
 }
 
+// It was here, with exit code 0, and every read got EIO.
+TEST_F(WaitConditionTest, AVersionThatWasFoundDamagedDoesNotOpenByName) {
+  nameable_ = 9;
+  partial_[6] = {.error = Error(ErrorCode::corrupt, "pack 6-0 is damaged"), .is_damaged = true};
+  expect_end({.version = 6}, How::damaged, "version 6 cannot be completed: pack 6-0");
+  partial_[6].error = Error(ErrorCode::not_found, "version 6 was retired");
+  expect_end({.version = 6}, How::failed, "version 6 was retired");
+  partial_[6].error = Error(ErrorCode::unavailable, "no network");
+  expect_here({.version = 6}, 6);
+}
+
 TEST_F(WaitConditionTest, WhatComesByItselfIsWaitedForAlsoWhereItWouldOpenByName) {
   nameable_ = 9;
   expect_not_yet({.version = 8});

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <system_error>
 
 #include "tests/store/retention/gc_world.hpp"
 #include "tests/support/eventually.hpp"
@@ -84,6 +86,21 @@ TEST_F(BackgroundGcTest, BetweenTwoRemovalsItWaitsForAHandOver) {
   EXPECT_NE(world_.count("packs/"), 1u) << "it went on";
   expect_run_once_free();
   EXPECT_EQ(world_.count("packs/"), 1u);
+}
+
+// Where the system refuses a thread, or memory, it once said for ever that it was at work.
+TEST_F(BackgroundGcTest, WhateverFailsIsToldAndTriedAgain) {
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (!call.key.starts_with("versions/") || calls_++ > 0) return;
+    throw std::system_error(EAGAIN, std::generic_category(), "no thread");
+  };
+  start(hooks);
+  EXPECT_TRUE(eventually([&] { return !gc_->state().error.empty(); }));
+  EXPECT_FALSE(gc_->state().is_running);
+  EXPECT_EQ(gc_->state().error.find("no thread"), 0u) << gc_->state().error;
+  expect_run_once_free();
+  EXPECT_EQ(gc_->state().error, "");
 }
 
 TEST_F(BackgroundGcTest, AHandOverDoesNotKeepItFromEnding) {

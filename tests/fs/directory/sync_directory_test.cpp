@@ -74,7 +74,9 @@ class SyncDirectoryTest : public testing::Test {
   void show(SyncDirectory& directory, std::uint64_t latest,
             std::initializer_list<std::uint64_t> numbers) {
     const auto shown = catalog(latest, numbers);
-    EXPECT_EQ(directory.show([&] { return shown; }, {}), shown);
+    const SyncDirectory::Shown found = directory.show([&] { return shown; }, {});
+    EXPECT_EQ(found.catalog, shown);
+    EXPECT_FALSE(found.error) << found.error->what();
   }
 
   [[nodiscard]] stdfs::path shown(std::uint64_t number) const {
@@ -180,9 +182,28 @@ TEST_F(SyncDirectoryTest, AVersionThatFailsHoldsNoOtherBack) {
   const auto directory = open();
   const auto all = catalog(3, {1, 2, 3});
   stdfs::remove(version(1)->directory / "config.json");
-  EXPECT_EQ(code_of([&] { directory->show([&] { return all; }, {}); }), ErrorCode::not_found);
+  const SyncDirectory::Shown shown = directory->show([&] { return all; }, {});
+  ASSERT_TRUE(shown.error);
+  EXPECT_EQ(shown.error->code(), ErrorCode::not_found);
   expect_latest(3);
   expect_whole(2);
+}
+
+// Who waits for the others is told, and what is old makes room.
+TEST_F(SyncDirectoryTest, AForeignVersionHoldsNothingElseBack) {
+  const auto directory = open();
+  show(*directory, 1, {1});
+  write_text(shown(2) / "notes.txt", "a user's");
+  const auto next = catalog(3, {2, 3});
+  const SyncDirectory::Shown found = directory->show([&] { return next; }, {});
+  ASSERT_TRUE(found.error);
+  EXPECT_EQ(found.error->code(), ErrorCode::exists);
+  expect_latest(3);
+  EXPECT_EQ(found.catalog->latest, 3u);
+  EXPECT_TRUE(found.catalog->versions.contains(3));
+  EXPECT_FALSE(found.catalog->versions.contains(2)) << "it is not shown";
+  EXPECT_FALSE(stdfs::exists(shown(1))) << "it is gone";
+  EXPECT_EQ(read_text(shown(2) / "notes.txt"), "a user's");
 }
 
 TEST_F(SyncDirectoryTest, CopiesWhereItCannotLink) {

@@ -51,6 +51,19 @@ TEST_F(OpenImagesTest, ReadsWhatIsAskedForUpToTheEnd) {
   EXPECT_EQ(read_image(image, 5, 0), "");
 }
 
+TEST_F(OpenImagesTest, AnImageThatIsMadeAgainHasAnotherNumber) {
+  const Inode inode = make_inode({InodeKind::version, 3, 1});
+  const std::uint64_t number = image_number(inode, file_of(path_, 10));
+  EXPECT_NE(number, 0U);
+  EXPECT_EQ(image_number(inode, file_of(path_, 10)), number);
+  const OpenImage reader(file_of(path_, 10));
+  std::filesystem::remove(path_);
+  EXPECT_THROW((void)image_number(inode, file_of(path_, 10)), Error);
+  test::write_text(path_, "0123456789");
+  EXPECT_NE(image_number(inode, file_of(path_, 10)), number);
+  EXPECT_EQ(image_number(make_delta_inode({{1, 2}, false}), file_of(path_, 10)), 0U);
+}
+
 TEST_F(OpenImagesTest, TheVersionsSizeCountsNotTheImages) {
   const OpenImage image(file_of(path_, 6));
   EXPECT_EQ(read_image(image, 4, 100), "45");

@@ -140,11 +140,11 @@ TEST_F(ExecHookTest, WhatADaemonLeftRunningIsEndedBeforeTheNextOneRuns) {
     const std::lock_guard lock(mutex);
     return memory;
   };
-  const ExecMemory shared{.find = find, .save = [&](const std::string& id) {
+  const HookMemory shared{.find = find, .save = [&](const std::string& id) {
                             const std::lock_guard lock(mutex);
                             memory = id;
                           }};
-  const auto run = [&](const std::string& command, const ExecMemory& known) {
+  const auto run = [&](const std::string& command, const HookMemory& known) {
     ExecHook hook(parse_hook("exec=" + command), "file:///b", "/mnt/w", known);
     hook.tell({.version = 42, .path = "/mnt/w/versions/42", .tag = ""}, Context{}.within(kLong));
   };
@@ -168,6 +168,26 @@ TEST_F(ExecHookTest, WhatADaemonLeftRunningIsEndedBeforeTheNextOneRuns) {
   EXPECT_TRUE(std::filesystem::exists(path("alone")));
   other.join();
   EXPECT_NE(end.find("was killed by Killed"), std::string::npos) << end;
+}
+
+// After kill -9 nobody would know that it runs, and a second one would be started.
+TEST_F(ExecHookTest, NoneRunsInAStoreThatCannotRememberIt) {
+  HookMemory full;
+  full.save = [&](const std::string& id) {
+    if (!id.empty()) {  // too late
+      EXPECT_FALSE(test::eventually([&] { return exists(dir_ / "ran"); }));
+    }
+    throw Error(ErrorCode::no_space, "the store is full");
+  };
+  ExecHook hook(parse_hook("exec=" + script("touch " + path("ran") + "\n")), "file:///b", "/mnt/w",
+                full);
+  try {
+    hook.tell({.version = 42, .path = "/mnt/w/versions/42", .tag = ""}, Context{}.within(kLong));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::no_space);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("ran")));
 }
 
 TEST_F(ExecHookTest, AFailureIsNoSuccessWhereNobodyMayWaitForChildren) {

@@ -95,6 +95,13 @@ TEST(HookSpecs, TwoHooksOfOneEngineHaveOneOrigin) {
             parse_hook("vllm-lora=http://h:1,name=a").origin());
   EXPECT_EQ(parse_hook("http=http://h:1/a?b").origin(), "http://h:1");
   EXPECT_NE(parse_hook("vllm=http://h:1").origin(), parse_hook("vllm=http://h:2").origin());
+  for (const char* host : {"127.0.0.1", "localhost", "[::1]"}) {
+    const std::string url = "http://" + std::string(host);
+    EXPECT_EQ(parse_hook("vllm=" + url + ":8000/x").origin(), "http://localhost:8000");
+    EXPECT_EQ(parse_hook("vllm=" + url).origin(), "http://localhost:80");
+  }
+  EXPECT_NE(parse_hook("vllm=http://127.0.0.2:1").origin(),
+            parse_hook("vllm=http://127.0.0.1:1").origin());
 }
 
 TEST(HookSpecs, RefusalsSayWhatWouldHaveBeenRight) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "fs/hooks/engine_http.hpp"
 #include "store/base/error.hpp"
 #include "store/http/client.hpp"
 
@@ -427,6 +428,28 @@ TEST_F(HookReconcilerTest, HoldsWhatAnEngineThatDidNotAnswerMayBeLoadingStill) {
   engine_.is_gone = true;
   round();
   for (const std::uint64_t version : {7U, 99U}) EXPECT_FALSE(reconciler_->holds(version));
+}
+
+// A proxy does not wait for as long as this does.
+TEST_F(HookReconcilerTest, AnErrorOfAProxyIsNoAnswerOfTheEngine) {
+  make({.told = 1});
+  std::uint64_t version = 2;
+  for (const int status : {502, 503, 504}) {
+    engine_.on_tell = [&](const HookTarget&) { throw EngineError(status, "of a proxy"); };
+    show(version);
+    round();
+    engine_.on_tell = [](const HookTarget&) { throw EngineError(500, "of the engine"); };
+    for (const std::uint64_t next : {version + 1, version + 2}) {
+      show(next);
+      round();
+    }
+    EXPECT_TRUE(reconciler_->holds(version)) << status;
+    EXPECT_FALSE(reconciler_->holds(version + 1)) << "it has answered";
+    engine_.on_tell = {};
+    round();
+    EXPECT_FALSE(reconciler_->holds(version));
+    version += 3;
+  }
 }
 
 TEST_F(HookReconcilerTest, WantsTheChangeFromWhatTheEngineHasToTheNewest) {

@@ -483,6 +483,65 @@ TEST_F(VllmInPlaceTest, WithoutTheExtensionNothingIsBelievedAfterAReloadThatFail
   }
 }
 
+// What it answers is of none of its ranks.
+TEST_F(VllmInPlaceTest, AnErrorOfAProxyPutsNoRankOutOfStep) {
+  for (const char* more : {"", ",inplace=no"}) {
+    SCOPED_TRACE(more);
+    RankedEngine engine(2);
+    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    const auto hook = make(engine, more);
+    std::uint64_t version = 1;
+    for (const int status : {404, 429, 502, 503, 504}) {
+      engine.fail("reload_weights", 1, status);
+      expect_words(failure_of(*hook, version), "answers " + std::to_string(status));
+      EXPECT_EQ(failure_of(*hook, version), "");
+      EXPECT_TRUE(engine.serves(version)) << engine.died();
+      version++;
+    }
+  }
+}
+
+TEST_F(VllmInPlaceTest, RanksThatAreOutOfStepAreNotBelievedAfterARestartOfTheDaemon) {
+  const test::TempDir dir;
+  const auto db = Db::open(dir / "db");
+  RankedEngine engine(2);
+  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  std::atomic<std::uint64_t> newest{1};
+  const auto start = [&] {
+    HooksOptions options{.specs = {parse_hook("vllm=" + engine.url() + ",every=0.01")},
+                         .repository = "file:///b",
+                         .mount_point = "/mnt/w"};
+    auto hooks = std::make_unique<Hooks>(std::move(options), *db);
+    hooks->start([&] { return Hooks::Shown{.version = newest, .tag = "", .is_newest = true}; });
+    return hooks;
+  };
+  const auto fails = [](const Hooks& hooks, const std::string& words) {
+    return test::eventually([&] {
+      const HookStatus status = hooks.status()[0];
+      return status.state == HookStatus::State::failed &&
+             status.error.find(words) != std::string::npos;
+    });
+  };
+  auto hooks = start();
+  EXPECT_TRUE(test::eventually([&] { return engine.serves(1); }));
+  engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
+  newest = 2;
+  EXPECT_TRUE(fails(*hooks, "estart vLLM"));
+  hooks.reset();
+  engine.with_rank(0, [](auto& rank) { rank.fails_in = ""; });
+  engine.with_rank(1, [](auto& rank) { rank.fails_in = "reload_weights"; });
+  for (int i = 0; i < 2; i++) {
+    hooks = start();
+    EXPECT_TRUE(fails(*hooks, std::string(kVllmOutOfStep)));
+    EXPECT_TRUE(engine.is_paused());
+  }
+  engine.restart();
+  EXPECT_TRUE(test::eventually([&] { return engine.serves(2); })) << engine.died();
+  newest = 3;
+  hooks->notify();
+  EXPECT_TRUE(test::eventually([&] { return engine.serves(3); })) << engine.died();
+}
+
 TEST_F(VllmInPlaceTest, OneRankLeavesNothingBehindAndIsToldAgain) {
   RankedEngine engine(1);
   engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });

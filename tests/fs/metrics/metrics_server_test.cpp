@@ -139,6 +139,19 @@ TEST(MetricsServerSlow, AClientThatDoesNotReadHoldsUpNobody) {
   EXPECT_TRUE(all.ends_with(large));
 }
 
+/// Processes that connect and do nothing else come as fast as they can be accepted.
+TEST(MetricsServerFlood, WhoHasAskedIsServedBeforeMoreAreTaken) {
+  const MetricsListener listener(parse_metrics_address("127.0.0.1:0"));
+  const File asking = connect_tcp(listener.address().port);
+  say(asking, "GET /metrics HTTP/1.1\r\n\r\n");
+  std::vector<File> silent;
+  for (std::size_t i = 0; i < 4 * kMetricsClientsMax; i++) {
+    silent.push_back(connect_tcp(listener.address().port));
+  }
+  const MetricsServer server(listener, [] { return std::string("weightfs_a 1\n"); });
+  EXPECT_TRUE(hear(asking).ends_with("weightfs_a 1\n"));
+}
+
 TEST(MetricsServerErrors, WhatCannotBeSaidIsAStatus) {
   const MetricsListener listener(parse_metrics_address("127.0.0.1:0"));
   const MetricsServer server(

@@ -185,6 +185,18 @@ TEST_F(PassesTest, WhatIsOpenOrMappedKeepsAPassOpenForNewcomersUntilItIsFull) {
   EXPECT_EQ(world_.link(start()), 43u) << "15 minutes at most";
 }
 
+// The kernel sends RELEASE only when a mapping is gone.
+TEST_F(PassesTest, AFileThatStaysOpenKeepsAPassOpenForNewcomersForFifteenMinutesToo) {
+  const pid_t first = start();
+  world_.open(first, 1);
+  publish();
+  for (int i = 0; i < 14 * 60; i++) wait(seconds(1));
+  EXPECT_EQ(world_.link(start()), 42u);
+  for (int i = 0; i < 60; i++) wait(seconds(1));
+  EXPECT_EQ(world_.link(start()), 43u);
+  EXPECT_EQ(read(first, 2), 42u) << "its own load goes on";
+}
+
 TEST_F(PassesTest, AFullPassIsNotKeptByWhatIsMapped) {
   const pid_t first = start(), late = start();
   load(first);
@@ -362,6 +374,51 @@ TEST_F(PassesTest, ASubsetLoaderLeavesToo) {
   EXPECT_EQ(read(pid, 3), 43u);
 }
 
+TEST_F(PassesTest, ASubsetLoaderThatBeginsWithItsConfigLeavesToo) {
+  const pid_t pid = start();
+  for (int i = 0; i < 3; i++) {
+    for (const std::uint32_t file : {kConfig, 1u, 2u}) EXPECT_EQ(read(pid, file), 42u + i) << i;
+    publish();
+    wait(minutes(5));
+  }
+}
+
+TEST_F(PassesTest, ASubsetLoaderThatKeepsItsFilesOpenLeavesAfterFifteenMinutes) {
+  const pid_t pid = start();
+  world_.open(pid, 1);
+  world_.open(pid, 2);
+  publish();
+  wait(minutes(15) - kTick);
+  EXPECT_EQ(world_.open(pid, 3), 42u) << "it may still be loading";
+  wait(minutes(15));
+  EXPECT_EQ(world_.open(pid, 1), 43u);
+}
+
+TEST_F(PassesTest, WhoWantsNoMoreAndWasToldOfANewerVersionInWordsLoadsIt) {
+  const pid_t pid = start();
+  read(pid, 1);
+  publish();
+  EXPECT_EQ(world_.read_link(pid), 42u);
+  wait(kGrace);
+  EXPECT_EQ(world_.read_link(pid), 43u);
+  EXPECT_EQ(read(pid, 2), 43u);
+  EXPECT_EQ(read(pid, 1), 43u);
+}
+
+// exists() must not find a file that open() then does not.
+TEST_F(PassesTest, ALookIsToldWhatAnOpenAfterItGets) {
+  const pid_t pid = start();
+  load(pid);
+  publish();
+  wait(seconds(10));
+  EXPECT_EQ(world_.look(pid), 42u);
+  EXPECT_EQ(world_.open_told(pid, kIndex, 42), 42u);
+  wait(kGrace);
+  EXPECT_EQ(world_.look(pid), 43u);
+  EXPECT_EQ(world_.open_told(pid, kIndex, 43), 43u);
+  EXPECT_EQ(world_.looked_again, 0u);
+}
+
 TEST_F(PassesTest, ALoadThatBeginsAgainWithItsConfigIsOneVersion) {
   const pid_t pid = start();
   for (int i = 0; i < 6; i++) {
@@ -459,6 +516,15 @@ TEST_F(PassesTest, WhoHasReadTheConfigGetsWeightsOfThatVersion) {
   EXPECT_EQ(read(pid, kIndex), 42u);
   publish();
   wait(seconds(90));  // it compiles
+  EXPECT_EQ(load(pid), 42u);
+}
+
+TEST_F(PassesTest, WhoReadsTheIndexLaterGetsThatOfItsConfig) {
+  const pid_t pid = start();
+  EXPECT_EQ(read(pid, kConfig), 42u);
+  publish();
+  wait(seconds(70));
+  EXPECT_EQ(read(pid, kIndex), 42u);
   EXPECT_EQ(load(pid), 42u);
 }
 

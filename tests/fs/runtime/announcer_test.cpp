@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 
 #include "store/base/error.hpp"
 #include "store/readers/reader_list.hpp"
@@ -24,13 +25,16 @@ class AnnouncerTest : public testing::Test {
   void show(std::uint64_t version) {
     const std::lock_guard lock(mutex_);
     state_.sync.latest = state_.sync.newest = version;
+    if (!state_.sync.partial.contains(version)) state_.versions = {version};
   }
   void fill(std::uint64_t version, bool is_whole) {
     const std::lock_guard lock(mutex_);
     if (is_whole) {
       state_.sync.partial.erase(version);
+      state_.versions = {version};
     } else {
       state_.sync.partial[version] = {};
+      state_.versions.clear();
     }
   }
   void report(std::uint64_t version) {
@@ -45,7 +49,11 @@ class AnnouncerTest : public testing::Test {
 
   Announcer make(std::chrono::seconds every = std::chrono::seconds(3'000)) {
     return Announcer(*repository_, *db_, {.is_on = true, .every = every},
-                     {.shown = [this] { return state().sync.latest; },
+                     {.shown =
+                          [this] {
+                            if (looks_fail_) throw std::bad_alloc();
+                            return state().sync.latest;
+                          },
                       .hooks = [this] { return state().hooks; },
                       .state = [this] { return state(); }});
   }
@@ -69,6 +77,7 @@ class AnnouncerTest : public testing::Test {
   std::unique_ptr<Repository> repository_ = builder_.open();
   test::TempDir directory_;
   std::unique_ptr<Db> db_ = Db::open(directory_ / "db");
+  std::atomic<bool> looks_fail_ = false;
   std::mutex mutex_;
   DaemonState state_ = [this] {
     DaemonState state;
@@ -76,6 +85,7 @@ class AnnouncerTest : public testing::Test {
     state.mount_point = "/mnt/w";
     state.pid = 7;
     state.sync.latest = state.sync.newest = 1;
+    state.versions = {1};
     return state;
   }();
 };
@@ -125,10 +135,17 @@ TEST_F(AnnouncerTest, SaysAtOnceThatAllBytesOfAVersionHaveCome) {
   ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.is_whole; }));
 }
 
+// A damaged disk, or a person, took them; it stays `latest`, and is filled again when it is read.
+TEST_F(AnnouncerTest, AVersionWhoseImagesAreLostIsNotWhole) {
+  EXPECT_TRUE(reader_record_of(state_, 1000).is_whole);
+  state_.versions = {2};
+  EXPECT_FALSE(reader_record_of(state_, 1000).is_whole);
+}
+
 TEST_F(AnnouncerTest, ChangesAreWrittenOnceASecondAtMost) {
   Announcer announcer = make();
-  announcer.start();
   const auto begin = Clock::now();
+  announcer.start();
   std::uint64_t version = 1;
   ASSERT_TRUE(eventually([&] {
     show(++version);
@@ -152,6 +169,19 @@ TEST_F(AnnouncerTest, ABucketThatRefusesIsToldOfAndAskedAgain) {
   EXPECT_EQ(find_record()->health, "healthy");  // not what announcing itself met
 }
 
+TEST_F(AnnouncerTest, ALookThatFailsIsToldOfAndRepeated) {
+  Announcer announcer = make();
+  announcer.start();
+  ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.version == 1; }));
+  looks_fail_ = true;
+  announcer.wake();
+  ASSERT_TRUE(eventually([&] { return !announcer.state().error.empty(); }));
+  show(2);
+  looks_fail_ = false;  // nobody wakes it
+  ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.version == 2; }));
+  ASSERT_TRUE(eventually([&] { return announcer.state().error.empty(); }));
+}
+
 TEST_F(AnnouncerTest, EndsAtOnceWhileTheBucketDoesNotAnswer) {
   bucket_->hang_key("readers/");
   Announcer announcer = make();
@@ -166,7 +196,7 @@ TEST_F(AnnouncerTest, EndsAtOnceWhileTheBucketDoesNotAnswer) {
 TEST_F(AnnouncerTest, ARecordSaysHowFarBehindAndWhatIsMissing) {
   DaemonState state = state_;
   state.sync.newest = 4;
-  state.sync.newest_time = 900;
+  state.sync.behind_since = 900;
   state.sync.partial[1] = {};
   state.sync.error = "the bucket does not answer";
   state.announce = AnnounceState{.error = "refused"};

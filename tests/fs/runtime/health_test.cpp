@@ -17,7 +17,7 @@ DaemonState healthy_state() {
   state.url = "file:///b";
   state.sync.state = SyncStatus::State::current;
   state.sync.latest = state.sync.newest = 8;
-  state.sync.newest_time = 900;
+  state.sync.behind_since = 900;
   return state;
 }
 
@@ -92,7 +92,8 @@ TEST(Health, IsFailedBeyondTheLagThatItMayHave) {
   EXPECT_EQ(text_of(state), "healthy");
   state.max_lag = std::chrono::milliseconds(99'500);
   EXPECT_EQ(text_of(state),
-            "failed: version 9 was published 100 s ago, and version 8 is shown (--max-lag 99.5)");
+            "failed: version 8 is shown, and for 100 s there have been later ones, up to 9 "
+            "(--max-lag 99.5)");
   state.sync.follow = parse_follow("8");  // on purpose
   state.sync.followed = 8;
   EXPECT_EQ(text_of(state), "healthy");

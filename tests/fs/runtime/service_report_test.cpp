@@ -10,9 +10,11 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "store/os/file.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -93,6 +95,33 @@ TEST(ServiceReport, TheWatchdogHearsNothingWhileItDoesNotAnswer) {
   EXPECT_EQ(manager.until("WATCHDOG=1"), "WATCHDOG=1");
 }
 
+// systemd would end a service whose READY=1 was lost.
+TEST(ServiceReport, AManagerThatWasBusyIsToldAgain) {
+  const test::TempDir temp;
+  Manager manager((temp / "notify").string());
+  ::setenv("WATCHDOG_USEC", "60000", 1);  // looks soon
+  const NotifySocket socket;
+  while (socket.send("full")) {
+  }
+  std::atomic<int> looks{0};
+  const ServiceReport report(
+      socket,
+      [&] {
+        looks++;
+        return std::string("healthy");
+      },
+      [] { return false; });
+  ASSERT_TRUE(test::eventually([&] { return looks > 1; }));  // the first ones found no room
+  std::set<std::string> told;
+  while (told.size() < 2) {
+    const std::string message = manager.next();
+    ASSERT_NE(message, "");
+    if (message != "full") told.insert(message);
+  }
+  EXPECT_EQ(told, (std::set<std::string>{fmt::format("READY=1\nMAINPID={}", ::getpid()),
+                                         "STATUS=healthy"}));
+}
+
 TEST(ServiceReport, WithoutAManagerNothingRuns) {
   ::unsetenv("NOTIFY_SOCKET");
   ::setenv("WATCHDOG_USEC", "1000", 1);
@@ -105,7 +134,7 @@ TEST(ServiceReport, WithoutAManagerNothingRuns) {
   ::setenv("NOTIFY_SOCKET", "relative", 1);
   EXPECT_FALSE(NotifySocket().is_wanted());
   ::setenv("NOTIFY_SOCKET", "/absent/socket", 1);
-  NotifySocket().send("READY=1");  // dropped
+  EXPECT_FALSE(NotifySocket().send("READY=1"));
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ DaemonState some_daemon_state() {
   state.sync.latest = 8;
   state.sync.newest = 8;
   state.sync.newest_time = 900;
+  state.sync.behind_since = 900;
   state.sync.checked_time = 990;
   state.sync.rhythm = std::chrono::seconds(16);
   state.sync.fetched_bytes = 100;
