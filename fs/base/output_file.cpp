@@ -1,6 +1,7 @@
 #include "fs/base/output_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,6 +25,13 @@ void write_whole(int fd, std::string_view bytes, const std::filesystem::path& pa
   }
 }
 
+bool is_open_as(int fd, const std::filesystem::path& path) {
+  struct stat open {
+  }, named{};
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         open.st_dev == named.st_dev && open.st_ino == named.st_ino;
+}
+
 }  // namespace
 
 void write_output(const std::filesystem::path& path, std::string_view bytes, unsigned mode) {
@@ -34,6 +42,9 @@ void write_output(const std::filesystem::path& path, std::string_view bytes, uns
     throw_errno(failure.value(), "look at " + path.string());
   }
   if (!stdfs::exists(found)) return write_file(path, bytes, mode);
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (is_open_as(fd, path)) return write_whole(fd, bytes, path);  // /dev/stdout >> log
+  }
   if (stdfs::is_regular_file(found)) return write_file(stdfs::canonical(path), bytes, mode);
   // With O_CREAT the kernel refuses the FIFO of somebody else in /tmp (fs.protected_fifos).
   const File file = File::open(path, O_WRONLY | O_CREAT, mode);

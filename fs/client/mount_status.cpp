@@ -121,9 +121,10 @@ std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeou
     } catch (const Error& error) {
       if (!is_private(mount, error)) throw;
       throw Error(ErrorCode::permission,
-                  fmt::format("{} is a mount of uid {}, into which nobody else may look, not even "
-                              "root: run this as that user",
-                              mount.path.string(), mount.user));
+                  fmt::format("{} is a mount of uid {}, into which this user may not look{}: run "
+                              "this as that user",
+                              mount.path.string(), mount.user,
+                              ::geteuid() == 0 ? ", though it is root" : ""));
     }
   });
 }

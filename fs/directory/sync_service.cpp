@@ -239,13 +239,13 @@ class SyncService {
   void show_first() {
     stating()();  // that of the process before is old
     const Pulse pulse(stating());
-    show();  // what the store has, before the bucket is polled
+    show_latest();  // what the store has, before the bucket is polled
     begin_metrics();
     Sync& sync = runtime_->sync();
     sync.start();
     sync.wait_ready(context_, progress_);
     bell_.wait(context_.stop, std::chrono::milliseconds(0));
-    show();
+    show_latest();
   }
 
   /// Before the thread of the metrics begins, which asks it.
@@ -266,7 +266,8 @@ class SyncService {
     });
   }
 
-  void show() {
+  /// Returns: the error of a version other than `latest`.
+  std::optional<Error> show_what_can_be() {
     auto shown = directory_->show([this] { return runtime_->sync().catalog(); }, context_);
     {
       const std::lock_guard lock(mutex_);
@@ -274,7 +275,16 @@ class SyncService {
     }
     runtime_->hooks().notify();
     if (announcer_) announcer_->wake();
-    if (shown.error) throw Error(*shown.error);
+    return shown.error;
+  }
+
+  void show() {
+    if (const auto error = show_what_can_be()) throw Error(*error);
+  }
+
+  /// At the start only an error of `latest` ends it; others are retried.
+  void show_latest() {
+    if (const auto error = show_what_can_be()) note_error(*error);
   }
 
   /// If the directory cannot be updated now, that is retried; what is there stays.

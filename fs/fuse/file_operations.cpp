@@ -263,9 +263,15 @@ void reply_counted(Opening& opening, const OpenTable::Opened& opened,
 
 // The path is opened after its number was taken.  If that is still the same, it was of this file.
 void check_still(Inode inode, const LocalFile& file, std::uint64_t number) {
-  if (image_number(inode, file) != number) {
-    throw PosixError(ESTALE, "open an image that was made again just now");  // the kernel retries
+  std::uint64_t now = 0;
+  try {
+    now = image_number(inode, file);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    now = number + 1;  // another one is not there yet
   }
+  if (now == number) return;
+  throw PosixError(ESTALE, "open an image that was made again just now");  // the kernel retries
 }
 
 // `decide`: see acquire_open().  `partial`: of a file that streams in; else nullptr.

@@ -11,6 +11,13 @@ bool is_invisible(const ProcessId& process) noexcept { return process.pid == 0; 
 
 }  // namespace
 
+/// Whether a member without all files may begin again with this one.  Small files are read in the
+/// middle too, but for the one that it began with.
+bool Passes::may_begin_with(const Member& member, const PassOpen& open) noexcept {
+  return open.kind == PassFile::small ? open.file == member.first_small
+                                      : member.weights.has(open.file);
+}
+
 bool Passes::has_all(const Pass& pass, const Member& member) noexcept {
   return member.weights.count() + (member.wants_all ? 0 : pass.absent_count) >= pass.weights_count;
 }
@@ -42,12 +49,13 @@ bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& mem
   return is_live(pass, now) || (!has_all(pass, member) && now - member.loaded < times_.most);
 }
 
-/// What a look is told is what an open after it gets.
+/// What a look is told is what an open of a file that the member knows gets after it.
 bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member& member,
                             LinkUse use, BootTime now) const noexcept {
   if (is_invisible(key.process)) return false;
   const bool has_none = member.weights.count() == 0;
   if (use == LinkUse::look) {
+    if (member.knows_newer && has_all(pass, member) && is_at_rest(pass, member, now)) return true;
     return now - (has_none ? member.joined : member.loaded) >= times_.grace;
   }
   if (has_none) return now - member.used >= times_.quiet;
@@ -65,17 +73,20 @@ bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) co
   return quiet >= times_.grace && has_all(pass, member);
 }
 
-/// Whether an OPEN starts the load over.
+/// Whether an OPEN starts the load over.  What a member without all files had not opened yet never
+/// does: it may be in the middle.
 /// Returns: nullopt if not; true if the member leaves its pass for that; false if it stays.
 std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
                                    BootTime now) const noexcept {
   if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
+  if (member.weights.count() == 0) return {};
+  const bool is_done = has_all(pass, member);
   const bool is_long = now - member.used >= times_.grace;
-  // After the grace, what it has opened may be all that it wants: a rank reads its own shards.
-  const bool is_done = member.weights.count() > 0 && (has_all(pass, member) || is_long);
-  if (is_done && member.knows_newer) return true;
+  if (member.knows_newer && (is_done || (is_long && may_begin_with(member, open)))) return true;
   if (open.kind == PassFile::small) {
-    if (!is_done || !member.small_files.has(open.file)) return {};
+    const bool is_again =
+        is_done ? member.small_files.has(open.file) : is_long && open.file == member.first_small;
+    if (!is_again) return {};
   } else if (open.file != member.first_weights || (member.is_round_decided && !is_long)) {
     return {};
   }

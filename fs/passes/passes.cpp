@@ -115,6 +115,7 @@ Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const 
   if (member->weights.count() > 0 && is_at_rest(*pass, *member, now)) {
     member->is_round_decided = true;
   }
+  if (member->weights.count() == 0 && !member->first_small) member->first_small = open.file;
   member->small = member->used = now;
   member->small_files.add(open.file);
   return {};

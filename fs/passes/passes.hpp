@@ -230,6 +230,7 @@ class Passes {
     bool wants_all = false;
     Files small_files;
     std::optional<std::uint32_t> first_weights = {};
+    std::optional<std::uint32_t> first_small = {};  // opened before any weights file
     unsigned repetitions = 0;
     bool is_round_decided = false;  // it stays even if it opens first_weights next
     bool knows_newer = false;       // by readlink(2)
@@ -262,6 +263,7 @@ class Passes {
   // The rules, in fs/passes/pass_rules.cpp.  These and the functions below, up to the checks,
   // require mutex_.
   static bool has_all(const Pass& pass, const Member& member) noexcept;
+  static bool may_begin_with(const Member& member, const PassOpen& open) noexcept;
   [[nodiscard]] bool is_live(const Pass& pass, BootTime now) const noexcept;
   [[nodiscard]] bool takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept;
   [[nodiscard]] bool is_member(const Pass& pass, const MemberKey& key, const Member& member,

@@ -257,12 +257,12 @@ void PublishQueue::State::note_lost(QueueItem& item, const std::function<void()>
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt) throw;
     staging.note_lost(item.record.directory);  // it may be taken back, and handed over again
-    if (item.record.phase != Phase::committing) throw;
+    const bool may_exist = item.record.phase == Phase::committing;
     change([&] {
-      item.is_lost = true;
-      item.record.unsynced_boot = "lost";  // no boot id
+      item.is_lost = item.is_lost || may_exist;
+      item.record.unsynced_boot = "lost";  // no boot id: later daemons know it too
     });
-    write_record(item);
+    if (may_exist) write_record(item);  // else it is written as failed
     throw;
   }
 }

@@ -41,7 +41,11 @@ void drop_if_rotten(Db& db, ColumnFamily family, std::string_view what) {
     if (error.code() != ErrorCode::corrupt) throw;
     log_warning(fmt::format("the store's {} are damaged; all of them are fetched again: {}", what,
                             error.what()));
-    db.remove_range(family, {}, {}, {});
+    try {
+      db.remove_range(family, {}, {}, {});
+    } catch (const Error& full) {
+      throw full.within(fmt::format("cannot remove the store's damaged {}", what));
+    }
   }
 }
 

@@ -210,6 +210,7 @@ std::string Staging::finish(StagingId directory, std::span<const StagingId> publ
     const bool is_left = inode.is_directory() ? stays.contains(*id) : !leaves.contains(*id);
     if (is_left) {
       stays.insert(inode.parent);
+      if (inode.record.is_lost) change.set(*id, inode.record);  // as in take_back()
     } else {
       change.publish(*id);
     }

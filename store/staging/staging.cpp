@@ -416,7 +416,12 @@ void Staging::change(StagingId id, const AttributeChange& wanted) {
     const StagingInode* const inode = state_->tree.find(id);
     const bool was_lost = inode != nullptr && inode->record.is_lost;
     lock.unlock();
-    if (was_lost) state_->set_lost({&id, 1}, false);
+    if (was_lost) {
+      // First, or a power cut could bring the old bytes back without the mark.
+      const auto path = state_->backing_path(id);
+      fsync_file(File::open(path, O_WRONLY).fd(), path);
+      state_->set_lost({&id, 1}, false);
+    }
   }
   StagingChange change(*state_);
   const StagingInode& inode = change.tree().get(id);

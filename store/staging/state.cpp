@@ -145,7 +145,8 @@ void Staging::State::set_lost(std::span<const StagingId> files, bool is_lost) {
   bool is_changed = false;
   for (const StagingId id : files) {
     StagingInode* const inode = tree.find(id);
-    if (inode == nullptr || inode->record.is_lost == is_lost) continue;
+    // A mark is written again: there may have been no room for it.
+    if (inode == nullptr || !(is_lost || inode->record.is_lost)) continue;
     inode->record.is_lost = is_lost;
     change.set(id, inode->record);
     is_changed = true;

@@ -121,7 +121,7 @@ std::int64_t Sync::State::behind_since(std::uint64_t latest, std::int64_t newest
   if (!behind) return 0;
   const auto ago = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - behind->since);
   const std::int64_t since = seconds_now() - ago.count();
-  return behind->is_exact ? since : std::min(since, newest_time);
+  return behind->is_exact ? since : std::min(since, behind->published.value_or(newest_time));
 }
 
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {

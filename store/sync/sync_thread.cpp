@@ -128,9 +128,11 @@ void Sync::State::poll(const Context& context, bool can_wait) {
     throw;
   }
   if (poller.is_back()) retry_at = {};  // what failed before may work now
-  watches.note_latest(latest());
   const std::int64_t newest_time = shown.builder().newest_time();
+  watches.note_latest(latest(), newest_time);
   change([&] {
+    // What did not exist may exist now.
+    unfilled.erase(unfilled.upper_bound(status.newest), unfilled.upper_bound(poller.newest()));
     status.offline_since = 0;
     status.checked_time = seconds_now();
     status.rhythm = poller.rhythm();

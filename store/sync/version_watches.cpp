@@ -39,11 +39,14 @@ VersionWatch VersionWatches::watch(std::uint64_t version) const {
   return watch;
 }
 
-void VersionWatches::note_latest(std::uint64_t latest) {
+void VersionWatches::note_latest(std::uint64_t latest, std::int64_t newest_time) {
   const std::lock_guard lock(mutex_);
   if (behind_ && behind_->first == latest) return;
   behind_.reset();
-  if (const auto behind = find_seen_after(latest)) behind_.emplace(latest, *behind);
+  auto behind = find_seen_after(latest);
+  if (!behind) return;
+  if (!behind->is_exact) behind->published = newest_time;
+  behind_.emplace(latest, *behind);
 }
 
 std::optional<VersionWatches::Behind> VersionWatches::find_behind(std::uint64_t latest) const {
@@ -56,7 +59,7 @@ std::optional<VersionWatches::Behind> VersionWatches::find_behind(std::uint64_t 
 std::optional<VersionWatches::Behind> VersionWatches::find_seen_after(std::uint64_t latest) const {
   const auto found = seen_.upper_bound(latest);
   if (found == seen_.end()) return std::nullopt;
-  return Behind{found->second.time, found->second.unseen.has_value()};
+  return Behind{.since = found->second.time, .is_exact = found->second.unseen.has_value()};
 }
 
 void VersionWatches::note_shown(VersionWatch& watch) {

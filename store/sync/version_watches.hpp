@@ -39,9 +39,10 @@ class VersionWatches {
   struct Behind {
     Clock::time_point since;
     bool is_exact = true;  // false: the first poll found that version, so it may be older
+    std::optional<std::int64_t> published = {};  // then: when it was published, if noted
   };
-  /// `latest` is this version now: a poll has ended.
-  void note_latest(std::uint64_t latest);
+  /// A poll has ended.  `latest` is shown, and the newest version was published at `newest_time`.
+  void note_latest(std::uint64_t latest, std::int64_t newest_time);
   /// Since when versions later than `latest` are known to exist; nullopt: there is none.
   [[nodiscard]] std::optional<Behind> find_behind(std::uint64_t latest) const;
 

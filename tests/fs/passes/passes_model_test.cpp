@@ -81,11 +81,13 @@ class Programs {
         return again(seconds(60));
       case 14:
         return one_shard();
+      case 15:
+        return layer_by_layer();
       default:
         return launcher();
     }
   }
-  static constexpr unsigned kKinds = 16;
+  static constexpr unsigned kKinds = 17;
 
   unsigned random(unsigned count) { return static_cast<unsigned>(rng_() % count); }
   BootTime random(BootTime most) {
@@ -219,6 +221,20 @@ class Programs {
       script.steps.push_back({period, 0, load});
     }
     program.scripts.push_back(script);
+    return program;
+  }
+
+  /// A process that works on each shard for longer than the grace, and looks into the index again.
+  Program layer_by_layer() {
+    Program program{.kind = "layer by layer"};
+    Script script;
+    script.steps.push_back({milliseconds(100), PassWorld::kConfig, 1});
+    for (const std::uint32_t file : shards()) {
+      script.steps.push_back({milliseconds(5), PassWorld::kIndex, 1});
+      script.steps.push_back({milliseconds(5), file, 1});
+      script.steps.push_back({kModelGrace + random(minutes(5)), 0, 1});
+    }
+    program.scripts.push_back(std::move(script));
     return program;
   }
 

@@ -396,13 +396,42 @@ TEST_F(PassesTest, ASubsetLoaderThatKeepsItsFilesOpenLeavesAfterFifteenMinutes) 
 
 TEST_F(PassesTest, WhoWantsNoMoreAndWasToldOfANewerVersionInWordsLoadsIt) {
   const pid_t pid = start();
+  read(pid, kConfig);
   read(pid, 1);
+  read(pid, 2);
   publish();
   EXPECT_EQ(world_.read_link(pid), 42u);
   wait(kGrace);
   EXPECT_EQ(world_.read_link(pid), 43u);
-  EXPECT_EQ(read(pid, 2), 43u);
+  EXPECT_EQ(read(pid, 2), 43u) << "though it began with another";
   EXPECT_EQ(read(pid, 1), 43u);
+  EXPECT_EQ(read(pid, 3), 43u);
+}
+
+TEST_F(PassesTest, WhoIsInTheMiddleGoesOnThoughSomebodyInItReadTheLink) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    EXPECT_EQ(read(pid, file), 42u);
+    publish();
+    wait(seconds(70));  // it quantizes the layer
+    EXPECT_EQ(world_.read_link(pid), world_.newest);
+    if (file < kShards) {
+      EXPECT_EQ(read(pid, kIndex), 42u) << file;
+    }
+  }
+}
+
+TEST_F(PassesTest, WhoReadsTheIndexBeforeEachShardGetsOneVersion) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    EXPECT_EQ(read(pid, kIndex), 42u) << file;
+    EXPECT_EQ(read(pid, file), 42u) << file;
+    publish();
+    wait(seconds(70));
+  }
+  EXPECT_EQ(read(pid, kIndex), 45u) << "it has all";
 }
 
 // exists() must not find a file that open() then does not.
@@ -416,7 +445,13 @@ TEST_F(PassesTest, ALookIsToldWhatAnOpenAfterItGets) {
   wait(kGrace);
   EXPECT_EQ(world_.look(pid), 43u);
   EXPECT_EQ(world_.open_told(pid, kIndex, 43), 43u);
-  EXPECT_EQ(world_.looked_again, 0u);
+  load(pid);
+  publish();
+  wait(seconds(10));
+  const std::uint64_t told = world_.read_link(pid);
+  EXPECT_EQ(told, 44u);
+  EXPECT_EQ(world_.look(pid), told) << "it knows of it, and loads it";
+  EXPECT_EQ(world_.open_told(pid, kConfig, told), told);
 }
 
 TEST_F(PassesTest, ALoadThatBeginsAgainWithItsConfigIsOneVersion) {

@@ -287,6 +287,17 @@ TEST(StagingHandOver, WhatTheDiskLostIsRecordedLaterIfThereWasNoRoom) {
   EXPECT_TRUE(at.staging->is_lost(c.weights));
 }
 
+TEST(StagingHandOver, AMarkThatThereWasNoRoomForIsWrittenTheNextTime) {
+  StagingFixture at;
+  const auto c = at.checkpoint(kStagingRoot, "a");
+  at.db->fails = true;
+  at.staging->note_lost(c.directory);
+  at.db->fails = false;
+  at.staging->note_lost(c.directory);
+  at.reopen();
+  EXPECT_TRUE(at.staging->is_lost(c.weights));
+}
+
 TEST(StagingHandOver, IsRemovedOnceItIsAllowed) {
   StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
@@ -340,6 +351,16 @@ TEST(StagingFinish, PutsTheRestBackWhereItCameFrom) {
   f.at.staging->release(f.c.extra, true);
   f.at.expect_survives();
   EXPECT_EQ(backing_of(f.at), std::vector<std::string>{std::to_string(f.c.extra)});
+}
+
+TEST(StagingFinish, WhatGoesBackKeepsTheMarkThatThereWasNoRoomFor) {
+  Finished f;
+  f.at.db->fails = true;
+  f.at.staging->note_lost(f.c.directory);
+  f.at.db->fails = false;
+  EXPECT_EQ(f.finish({f.c.weights, f.c.nested}), "run/a");
+  f.at.reopen();
+  EXPECT_TRUE(f.at.staging->is_lost(f.c.extra));
 }
 
 TEST(StagingFinish, KeepsSymlinksAndDropsEmptyDirectories) {

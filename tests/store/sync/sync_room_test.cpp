@@ -277,7 +277,8 @@ TEST_F(SyncTest, NamesWhatIsNotHereAndFillsItWhenItIsAskedFor) {
   }
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
   EXPECT_EQ(read_tree(on->sync.catalog()->versions.at(2)->directory), read_tree(checkpoint(2)));
-  EXPECT_EQ(on->sync.fill_version(2, {}), nullptr);
+  // It is shown a moment before it leaves the list of those that are filled.
+  EXPECT_TRUE(eventually([&] { return on->sync.fill_version(2, {}) == nullptr; }));
   EXPECT_EQ(on->sync.catalog()->latest, 3u);
   on->sync.start();
   on->sync.ask_for(1);
@@ -328,6 +329,21 @@ TEST_F(SyncTest, OfThoseThatWereNamedTheLastOnesStay) {
   EXPECT_EQ(catalog->incomplete.size(), 2u);
   EXPECT_TRUE(catalog->incomplete.contains(3));
   EXPECT_TRUE(catalog->incomplete.contains(4));
+}
+
+TEST_F(SyncTest, WhatDidNotExistWhenItWasAskedForIsNotLackingOnceItDoes) {
+  publish(1);
+  reader()->sync.run_once({});
+  const auto on = reader("reader", kNoFloor, filling());
+  on->sync.run_once({});
+  EXPECT_THROW((void)on->sync.fill_version(2, {}), Error);
+  ASSERT_TRUE(on->sync.status().partial.contains(2));
+  publish(2);
+  publish(3);
+  on->sync.run_once({});
+  const auto partial = on->sync.status().partial;
+  const auto found = partial.find(2);
+  EXPECT_TRUE(found == partial.end() || !found->second.error);
 }
 
 TEST_F(SyncTest, SaysWhyWhatWasAskedForCannotBeHad) {

@@ -155,6 +155,21 @@ TEST_F(SyncTest, TellsSinceWhenAVersionIsThatItDoesNotShow) {
   EXPECT_EQ(status.lag_seconds(status.behind_since + 100), 100);
 }
 
+// It was found by the first poll, so its publisher's clock counts; not that of later ones.
+TEST_F(SyncTest, ARestartDoesNotMakeAHostLessLate) {
+  publish(1);
+  const auto on = reader();
+  VersionWatches watches(*on->host.store);
+  watches.note_poll(Clock::now(), 2);
+  watches.note_latest(1, 1000);
+  watches.note_poll(Clock::now(), 3);
+  watches.note_latest(1, 2000);
+  const auto behind = watches.find_behind(1);
+  ASSERT_TRUE(behind);
+  EXPECT_FALSE(behind->is_exact);
+  EXPECT_EQ(behind->published, 1000);
+}
+
 // A host that is stuck was never late where versions came faster than --max-lag.
 TEST_F(SyncTest, LaterVersionsDoNotMakeAHostLessLate) {
   publish(1);
@@ -164,7 +179,7 @@ TEST_F(SyncTest, LaterVersionsDoNotMakeAHostLessLate) {
   const auto first = watches.find_behind(0);
   ASSERT_TRUE(first);
   EXPECT_FALSE(first->is_exact);
-  watches.note_latest(1);
+  watches.note_latest(1, 900);
   EXPECT_FALSE(watches.find_behind(1));
   watches.note_poll(Clock::now(), 2);
   const auto since = watches.find_behind(1);
@@ -172,10 +187,10 @@ TEST_F(SyncTest, LaterVersionsDoNotMakeAHostLessLate) {
   EXPECT_TRUE(since->is_exact);
   for (std::uint64_t newest = 2; newest < 3 * VersionWatches::kWatchesMax; newest++) {
     watches.note_poll(Clock::now(), newest);
-    watches.note_latest(1);
+    watches.note_latest(1, 1000);
   }
   EXPECT_EQ(watches.find_behind(1)->since, since->since);
-  watches.note_latest(150);
+  watches.note_latest(150, 1000);
   EXPECT_GT(watches.find_behind(150)->since, since->since);
 }
 
