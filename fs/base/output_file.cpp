@@ -1,6 +1,7 @@
 #include "fs/base/output_file.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +20,11 @@ void write_whole(int fd, std::string_view bytes, const std::filesystem::path& pa
     const ssize_t put = ::write(fd, bytes.data(), bytes.size());
     if (put < 0) {
       if (errno == EINTR) continue;
+      if (errno == EAGAIN) {  // somebody has made stdout's pipe non-blocking
+        pollfd ready{.fd = fd, .events = POLLOUT, .revents = 0};
+        (void)::poll(&ready, 1, -1);
+        continue;
+      }
       throw_errno(errno, "write " + path.string());
     }
     bytes.remove_prefix(static_cast<std::size_t>(put));

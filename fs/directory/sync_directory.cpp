@@ -350,11 +350,11 @@ SyncDirectory::Shown SyncDirectory::show(
 /// Tries all versions, even if one fails: nothing of `latest` waits for them.
 void SyncDirectory::bring_all(Shown& shown, const Context& context) {
   std::shared_ptr<Catalog> brought;  // nullptr: all are
-  for (const auto& [number, version] : shown.catalog->versions) {
-    const auto error = error_of([&] { bring(*version, context); });
+  for (const auto& each : shown.catalog->versions) {
+    const auto error = error_of([&] { bring(*each.second, context); });
     if (!error) continue;
     if (!brought) brought = std::make_shared<Catalog>(*shown.catalog);
-    brought->versions.erase(number);
+    brought->versions.erase(each.first);
     if (!shown.error) shown.error = error;
   }
   if (brought) shown.catalog = std::move(brought);

@@ -284,7 +284,8 @@ class SyncService {
 
   /// At the start only an error of `latest` ends it; others are retried.
   void show_latest() {
-    if (const auto error = show_what_can_be()) note_error(*error);
+    if (const auto error = show_what_can_be()) return note_error(*error);
+    set_error("", "");
   }
 
   /// If the directory cannot be updated now, that is retried; what is there stays.

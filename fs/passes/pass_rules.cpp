@@ -11,11 +11,8 @@ bool is_invisible(const ProcessId& process) noexcept { return process.pid == 0; 
 
 }  // namespace
 
-/// Whether a member without all files may begin again with this one.  Small files are read in the
-/// middle too, but for the one that it began with.
-bool Passes::may_begin_with(const Member& member, const PassOpen& open) noexcept {
-  return open.kind == PassFile::small ? open.file == member.first_small
-                                      : member.weights.has(open.file);
+bool Passes::has_opened(const Member& member, const PassOpen& open) noexcept {
+  return (open.kind == PassFile::small ? member.small_files : member.weights).has(open.file);
 }
 
 bool Passes::has_all(const Pass& pass, const Member& member) noexcept {
@@ -55,7 +52,8 @@ bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member
   if (is_invisible(key.process)) return false;
   const bool has_none = member.weights.count() == 0;
   if (use == LinkUse::look) {
-    if (member.knows_newer && has_all(pass, member) && is_at_rest(pass, member, now)) return true;
+    const bool is_done = !has_none && has_all(pass, member) && is_at_rest(pass, member, now);
+    if (is_done && member.knows_newer) return true;
     return now - (has_none ? member.joined : member.loaded) >= times_.grace;
   }
   if (has_none) return now - member.used >= times_.quiet;
@@ -74,7 +72,7 @@ bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) co
 }
 
 /// Whether an OPEN starts the load over.  What a member without all files had not opened yet never
-/// does: it may be in the middle.
+/// does: it may be in the middle, where it may also look into small files again.
 /// Returns: nullopt if not; true if the member leaves its pass for that; false if it stays.
 std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
                                    BootTime now) const noexcept {
@@ -82,7 +80,7 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
   if (member.weights.count() == 0) return {};
   const bool is_done = has_all(pass, member);
   const bool is_long = now - member.used >= times_.grace;
-  if (member.knows_newer && (is_done || (is_long && may_begin_with(member, open)))) return true;
+  if (member.knows_newer && (is_done || (is_long && has_opened(member, open)))) return true;
   if (open.kind == PassFile::small) {
     const bool is_again =
         is_done ? member.small_files.has(open.file) : is_long && open.file == member.first_small;

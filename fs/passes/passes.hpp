@@ -21,15 +21,18 @@
 //               has one open, until `most` after; if it has opened only small files, until `most`
 //               after the last of them
 //     leaves    a member leaves when it starts over after it was quiet: it opens the weights file
-//               that it began with, or, if it has all, a small file that it has opened before.  It
-//               must have no file open.  The first time since it opened a weights file that was new
-//               to it, it must have been quiet for `grace`; later for `quiet`.  A member that has
-//               all and was quiet for `grace` may have files open.  A member that has all and has
-//               seen another version by readlink(2) leaves with its first OPEN after being quiet.
-//               With an OPEN of any small file, a member leaves that has all and has not used a
-//               weights file for `grace`, or that has opened none and joined `grace` ago.  It joins
-//               the pass that the first member to leave began, if that is live; otherwise it begins
-//               one.  A process never goes back to an older version.
+//               that it began with, or a small file: one that it has opened before if it has all
+//               weights, else the one that it began with.  It must have no file open.  The first
+//               time since it opened a weights file that was new to it, and always if it has not
+//               all, it must have been quiet for `grace`; later for `quiet`.  A member that has
+//               all and was quiet for `grace`, or has not and was for `most`, may have files open.
+//               One that has seen another version by readlink(2) leaves with its first OPEN after
+//               being quiet; if it has not all, after `grace` and with a file that it has opened
+//               before.
+//               With an OPEN of a small file, a member leaves that has all and has not used a
+//               weights file for `grace`; or that has opened none, joined `grace` ago, and opens a
+//               small file again.  It joins the pass that the first member to leave began, if that
+//               is live; otherwise it begins one.  A process never goes back to an older version.
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -38,9 +41,9 @@
 // READLINK does not change a pass.  It returns a member's pass's version, but the newest version
 // for a member that is done (has opened all, has nothing open, was quiet), and for one that was
 // quiet for `grace`, or, if it has opened only small files, for `quiet`: so a process that polls a
-// symlink sees new versions.  Only OPEN counts.  An OPEN that was led to another version than its
-// pass allows fails with ESTALE; the kernel repeats the walk, and the next READLINK must return the
-// version in Opened::wanted.
+// symlink sees new versions.  A look (stat) waits for `grace`, as an OPEN does.  Only OPEN counts.
+// An OPEN that was led to another version than its pass allows fails with ESTALE; the kernel
+// repeats the walk, and the next READLINK must return the version in Opened::wanted.
 //
 // Invisible processes (pid 0) of a uid count as one process: a member that stays until `grace`
 // after the last OPEN or RELEASE.
@@ -263,7 +266,7 @@ class Passes {
   // The rules, in fs/passes/pass_rules.cpp.  These and the functions below, up to the checks,
   // require mutex_.
   static bool has_all(const Pass& pass, const Member& member) noexcept;
-  static bool may_begin_with(const Member& member, const PassOpen& open) noexcept;
+  static bool has_opened(const Member& member, const PassOpen& open) noexcept;
   [[nodiscard]] bool is_live(const Pass& pass, BootTime now) const noexcept;
   [[nodiscard]] bool takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept;
   [[nodiscard]] bool is_member(const Pass& pass, const MemberKey& key, const Member& member,

@@ -257,12 +257,16 @@ void PublishQueue::State::note_lost(QueueItem& item, const std::function<void()>
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt) throw;
     staging.note_lost(item.record.directory);  // it may be taken back, and handed over again
-    const bool may_exist = item.record.phase == Phase::committing;
     change([&] {
-      item.is_lost = item.is_lost || may_exist;
+      if (item.record.phase == Phase::committing) item.is_lost = true;
       item.record.unsynced_boot = "lost";  // no boot id: later daemons know it too
     });
-    if (may_exist) write_record(item);  // else it is written as failed
+    try {
+      write_record(item);  // now: this one may be stopping
+    } catch (const Error& full) {
+      log_error(fmt::format("publish/{}: not recorded that bytes were lost: {}",
+                            escape_name(item.record.name), full.what()));
+    }
     throw;
   }
 }

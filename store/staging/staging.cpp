@@ -418,8 +418,9 @@ void Staging::change(StagingId id, const AttributeChange& wanted) {
     lock.unlock();
     if (was_lost) {
       // First, or a power cut could bring the old bytes back without the mark.
-      const auto path = state_->backing_path(id);
-      fsync_file(File::open(path, O_WRONLY).fd(), path);
+      const File file = state_->open_backing(id, O_WRONLY);
+      (void)::fsync(file.fd());  // may tell of bytes that are gone now
+      fsync_file(file.fd(), state_->backing_path(id));
       state_->set_lost({&id, 1}, false);
     }
   }

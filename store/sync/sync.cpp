@@ -108,7 +108,7 @@ void Sync::State::show(std::uint64_t number) {
   shown.builder().note(*version);
   const std::int64_t newest_time = shown.builder().newest_time();
   change([&] {
-    status.newest = std::max(status.newest, number);
+    note_exists_up_to(number);
     if (options.follow.what.kind == Follow::Kind::latest) status.followed = status.newest;
     status.newest_time = newest_time;
     known_empty = false;
@@ -116,12 +116,21 @@ void Sync::State::show(std::uint64_t number) {
   show_catalog(nullptr);
 }
 
+/// Requires: the mutex is held.
+void Sync::State::note_exists_up_to(std::uint64_t newest) {
+  if (newest <= status.newest) return;
+  // What did not exist when it was asked for does now.
+  unfilled.erase(unfilled.upper_bound(status.newest), unfilled.upper_bound(newest));
+  status.newest = newest;
+}
+
 std::int64_t Sync::State::behind_since(std::uint64_t latest, std::int64_t newest_time) const {
   const auto behind = watches.find_behind(latest);
   if (!behind) return 0;
   const auto ago = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - behind->since);
   const std::int64_t since = seconds_now() - ago.count();
-  return behind->is_exact ? since : std::min(since, behind->published.value_or(newest_time));
+  if (behind->is_exact) return since;
+  return std::min(since, behind->published != 0 ? behind->published : newest_time);
 }
 
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {

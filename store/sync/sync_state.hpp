@@ -91,6 +91,7 @@ struct Sync::State {
   bool fill_asked(const Context& context);  // one of them
   void note_filled();
   void show_catalog(const Context* bucket);
+  void note_exists_up_to(std::uint64_t newest);
   [[nodiscard]] std::int64_t behind_since(std::uint64_t latest, std::int64_t newest_time) const;
   void note_swapped();
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);

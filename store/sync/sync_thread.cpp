@@ -131,12 +131,10 @@ void Sync::State::poll(const Context& context, bool can_wait) {
   const std::int64_t newest_time = shown.builder().newest_time();
   watches.note_latest(latest(), newest_time);
   change([&] {
-    // What did not exist may exist now.
-    unfilled.erase(unfilled.upper_bound(status.newest), unfilled.upper_bound(poller.newest()));
     status.offline_since = 0;
     status.checked_time = seconds_now();
     status.rhythm = poller.rhythm();
-    status.newest = std::max(status.newest, poller.newest());
+    note_exists_up_to(poller.newest());
     status.followed = std::max(status.followed, poller.wanted());
     status.newest_time = newest_time;
     known_empty = poller.wanted() == 0 && !poller.beyond();

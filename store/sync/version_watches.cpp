@@ -42,10 +42,12 @@ VersionWatch VersionWatches::watch(std::uint64_t version) const {
 void VersionWatches::note_latest(std::uint64_t latest, std::int64_t newest_time) {
   const std::lock_guard lock(mutex_);
   if (behind_ && behind_->first == latest) return;
-  behind_.reset();
+  const auto before = std::exchange(behind_, std::nullopt);
   auto behind = find_seen_after(latest);
   if (!behind) return;
-  if (!behind->is_exact) behind->published = newest_time;
+  const bool is_known = before && before->second.since == behind->since;
+  if (is_known) behind->published = before->second.published;
+  if (!is_known && !behind->is_exact) behind->published = newest_time;
   behind_.emplace(latest, *behind);
 }
 

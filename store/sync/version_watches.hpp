@@ -38,8 +38,8 @@ class VersionWatches {
 
   struct Behind {
     Clock::time_point since;
-    bool is_exact = true;  // false: the first poll found that version, so it may be older
-    std::optional<std::int64_t> published = {};  // then: when it was published, if noted
+    bool is_exact = true;        // false: the first poll found that version, so it may be older
+    std::int64_t published = 0;  // then: when it was published; 0: not noted
   };
   /// A poll has ended.  `latest` is shown, and the newest version was published at `newest_time`.
   void note_latest(std::uint64_t latest, std::int64_t newest_time);
