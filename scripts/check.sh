@@ -4,6 +4,8 @@
 #   scripts/check.sh [--full]        --full: everything scripts/test.sh does
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 case "${1:-}" in -h | --help) sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+# Since scripts/quickstart.sh by sudo it is root's.
+[ ! -e "$ROOT/build" ] || [ -w "$ROOT/build" ] || as_root "$@"
 cd "$ROOT"
 
 say "format"

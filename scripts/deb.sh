@@ -27,7 +27,8 @@ fi
 [ -e "$folder/CPackConfig.cmake" ] || { echo "$folder is no build; run scripts/test.sh" >&2; exit 1; }
 say "the package"
 mkdir -p "$output" "$ROOT/build-deb"
-rm -f "$output"/weightfs_*.deb
+version=$(sed -n 's/^set(CPACK_PACKAGE_VERSION "\(.*\)")/\1/p' "$folder/CPackConfig.cmake")
+rm -f "$output/weightfs_${version}_"*.deb
 umask 022
 # A checkout without git packs with the time of the sources' newest part.
 SOURCE_DATE_EPOCH=$(git -C "$ROOT" log -1 --format=%ct 2>/dev/null || stat -c %Y "$ROOT/CMakeLists.txt")
@@ -35,4 +36,4 @@ export SOURCE_DATE_EPOCH
 (cd "$ROOT/build-deb" && cpack --config "$folder/CPackConfig.cmake" -B "$output" >cpack.log 2>&1) ||
   { cat "$ROOT/build-deb/cpack.log" >&2; exit 1; }
 rm -rf "$output/_CPack_Packages"
-ls -l "$output"/weightfs_*.deb
+ls -l "$output/weightfs_${version}_"*.deb

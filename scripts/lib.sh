@@ -4,12 +4,16 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 JOBS=${JOBS:-$(nproc)}
+SELF=$(realpath -m -- "$0")  # wherever the script goes from here
 
 # Mounting with allow_other and passthrough needs root; so does apt-get.
 as_root() {
   [ "$(id -u)" = 0 ] && return
   command -v sudo >/dev/null || { echo "$0: run as root, or install sudo" >&2; exit 1; }
-  exec sudo --preserve-env=JOBS,TMPDIR,PIP_INDEX_URL,PIP_FIND_LINKS,PIP_CERT,WEIGHTFS_TEST_SEED,WEIGHTFS_SHARED,WEIGHTFS_DEMO "$0" "$@"
+  local kept=JOBS,TMPDIR,PIP_INDEX_URL,PIP_FIND_LINKS,PIP_CERT,WEIGHTFS_DEMO,WEIGHTFS_SHARED
+  kept+=,WEIGHTFS_TIDY_BASE,WEIGHTFS_TIDY_MAX,WEIGHTFS_TEST_SEED,WEIGHTFS_TEST_MINUTES,WEIGHTFS_SANITIZED_TESTS,WEIGHTFS_ENGINE_VERSIONS
+  kept+=,http_proxy,https_proxy,no_proxy,HTTP_PROXY,HTTPS_PROXY,NO_PROXY
+  exec sudo "--preserve-env=$kept" "$SELF" "$@"
 }
 
 say() { printf '\n== %s\n' "$*"; }

@@ -30,7 +30,9 @@ end_mount() {
 end_mount "$demo/mnt"
 end_mount "$demo/trainer"
 rm -rf --one-file-system "$demo"  # never what is mounted in it by others
-mkdir -p "$demo/mnt" "$demo/trainer"
+mkdir -p "$(dirname "$demo")"
+mkdir "$demo"  # fails if somebody has put a link there meanwhile
+mkdir "$demo/mnt" "$demo/trainer"
 touch "$demo/.weightfs-quickstart"
 bucket=file://$demo/bucket
 

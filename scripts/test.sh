@@ -60,7 +60,7 @@ end_part() {
 log_of() { printf '%s/weightfs-%s-%s.log' "${TMPDIR:-/tmp}" $$ "${1// /-}"; }
 end_all_parts() {
   for name in "${!begun[@]}"; do kill -- "-${begun[$name]}" 2>/dev/null || true; done
-  rm -f "$(log_of '')"* "$FAILURES" "$SUMMARY"*
+  rm -f "${TMPDIR:-/tmp}/weightfs-$$-"*.log "$FAILURES" "$SUMMARY"*
 }
 trap end_all_parts EXIT
 trap 'exit 1' INT TERM

@@ -82,15 +82,18 @@ make_libraries() {
   cmake --build "$WORK/curl" --parallel "$JOBS"
   cp "$WORK/curl/lib/libcurl.a" "$LIBRARIES/"
   printf '#define TOML_HEADER_ONLY 0\n#define TOML_IMPLEMENTATION\n#include <toml++/toml.h>\n' >"$objects/toml.cpp"
-  local commands=()
+  local commands=() command
   for file in "$sources"/spdlog-*/src/*.cpp "$sources"/fmtlib-*/src/format.cc "$objects/toml.cpp" \
     "$sources"/highway-*/hwy/{targets,aligned_allocator}.cc; do
     case $file in */bundled_fmtlib_format.cpp) continue ;; esac
-    commands+=("g++ -std=c++20 ${flags[*]} -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL
-      -I$(echo "$sources"/highway-*) -c $file -o $objects/$(basename "${file%.*}").o")
+    printf -v command '%q ' g++ -std=c++20 "${flags[@]}" -DSPDLOG_COMPILED_LIB -DSPDLOG_FMT_EXTERNAL \
+      "-I$(echo "$sources"/highway-*)" -c "$file" -o "$objects/$(basename "${file%.*}").o"
+    commands+=("$command")
   done
-  commands+=("gcc ${flags[*]} -c $(echo "$sources"/xxhash-*/xxh_x86dispatch.c) -o $objects/xxh_x86dispatch.o")
-  printf '%s\0' "${commands[@]}" | tr '\n' ' ' | xargs -0 -P "$JOBS" -I{} bash -c '{}'
+  printf -v command '%q ' gcc "${flags[@]}" -c "$(echo "$sources"/xxhash-*/xxh_x86dispatch.c)" \
+    -o "$objects/xxh_x86dispatch.o"
+  commands+=("$command")
+  printf '%s\0' "${commands[@]}" | xargs -0 -P "$JOBS" -I{} bash -c '{}'
   rm -f "$LIBRARIES/libweightfs_foreign.a"
   ar rcs "$LIBRARIES/libweightfs_foreign.a" "$objects"/*.o
 }
@@ -112,7 +115,7 @@ need_libraries() {
 # The package as it will be installed, with the program, libfuse3 as Debian has it, and all licences.
 pack() {
   local tree=$WORK/tree fuse
-  rm -rf "$tree" "$WORK/raw" "$output"/weightfs-*.whl && mkdir -p "$output"
+  rm -rf "$tree" "$WORK/raw" && mkdir -p "$output"
   cp -r "$ROOT/scripts/python" "$tree"
   find "$tree" -name __pycache__ -prune -exec rm -r {} +
   mkdir -p "$tree/weightfs/bin" "$tree/weightfs/lib" "$tree/licenses"
@@ -131,11 +134,12 @@ pack() {
 
 # auditwheel proves the tag: it looks at every symbol. libfuse3 comes along, unmodified, by the rpath.
 prove() {
-  local raw size
+  local raw wheel size
   raw=$(ls "$WORK"/raw/*.whl)
+  wheel=$output/$(basename "${raw%-py3-none-*}")-py3-none-$TAG.whl
+  rm -f "$wheel"
   logged "$WORK/auditwheel.log" env "PATH=$WORK/venv/bin:$PATH" auditwheel repair --plat "$TAG" --only-plat \
     --exclude libfuse3.so.3 --wheel-dir "$output" "$raw"
-  wheel=$(ls "$output"/*-py3-none-"$TAG".whl)
   size=$(stat -c %s "$wheel")
   [ "$size" -le $BYTES_MAX ] || { echo "$wheel has $size bytes, more than $BYTES_MAX" >&2; return 1; }
   echo "$wheel: $size bytes"

@@ -262,6 +262,16 @@ void add_serving(MetricsText& text, const ServingState& serving) {
   for (const RequestCount& one : serving.requests) {
     text.add({{"op", one.op}, {"code", one.code}}, one.count);
   }
+  if (serving.mode == "directory") return;  // of a sync: the kernel asks nobody
+  // A series that begins with 5 has not increased: alerts would not see the first errors.
+  for (const std::string_view op : {"open", "read"}) {
+    for (const std::string_view code : {"EIO", "ENODEV", "ETIMEDOUT"}) {
+      const bool has_happened = std::ranges::any_of(serving.requests, [&](const RequestCount& one) {
+        return one.op == op && one.code == code;
+      });
+      if (!has_happened) text.add({{"op", op}, {"code", code}}, std::uint64_t{0});
+    }
+  }
 }
 
 void add_errors(MetricsText& text, const DaemonState& state, const LogCounts& log) {

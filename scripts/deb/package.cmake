@@ -6,8 +6,13 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/weightfs RENAM
 install(CODE "
   set(root \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
   set(program \"$<TARGET_FILE:weightfs>\")
-  # A file that an administrator has changed is not replaced by `cmake --install`.
-  if(NOT EXISTS \"\$ENV{DESTDIR}/etc/weightfs/weightfs.toml\")
+  # A file that an administrator has changed is not replaced by `cmake --install`, and whoever installs
+  # to a prefix of their own, and not into /etc, has none.
+  set(no_etc 0)
+  if(\"\$ENV{DESTDIR}\" STREQUAL \"\")
+    execute_process(COMMAND test -w /etc RESULT_VARIABLE no_etc)
+  endif()
+  if(no_etc EQUAL 0 AND NOT EXISTS \"\$ENV{DESTDIR}/etc/weightfs/weightfs.toml\")
     file(INSTALL \"${package}/weightfs.toml\" DESTINATION /etc/weightfs)
   endif()
   foreach(unit weightfs@.service weightfs-sync@.service)
@@ -27,7 +32,7 @@ install(CODE "
   execute_process(COMMAND \"\${program}\" help --man \"\${root}/share/man/man1\" --quiet OUTPUT_QUIET
                   COMMAND_ERROR_IS_FATAL ANY)
   file(RENAME \"\${root}/share/man/man1/mount.weightfs.8\" \"\${root}/share/man/man8/mount.weightfs.8\")
-  file(GLOB pages \"\${root}/share/man/man1/*.1\" \"\${root}/share/man/man8/*.8\")
+  file(GLOB pages \"\${root}/share/man/man1/weightfs*.1\" \"\${root}/share/man/man8/mount.weightfs.8\")
   execute_process(COMMAND gzip -9nf \${pages} COMMAND_ERROR_IS_FATAL ANY)
   file(CREATE_LINK ../bin/weightfs \"\${root}/sbin/mount.weightfs\" SYMBOLIC)
 ")

@@ -4,13 +4,14 @@
 #   docker run --rm weightfs doctor s3://BUCKET/PREFIX
 #
 # A mount that the host and other containers see: the folder above it must be shared (mount --make-rshared, which is
-# what systemd does with /), and the store must lie on a disk of the host, where passthrough works.
+# what systemd does with /), and the store must lie on a disk of the host, where passthrough works.  That folder is
+# the volume, and not the mount point: Docker begins no container with a volume whose daemon was killed.
 #
-#   mkdir -p /mnt/weightfs /var/lib/weightfs
+#   mkdir -p /mnt/weightfs/w /var/lib/weightfs
 #   docker run --rm --pid host --device /dev/fuse --cap-add SYS_ADMIN --cap-add SYS_PTRACE \
 #     --security-opt apparmor=unconfined \
 #     -v /mnt/weightfs:/mnt/weightfs:rshared -v /var/lib/weightfs:/var/lib/weightfs \
-#     weightfs mount s3://BUCKET/PREFIX /mnt/weightfs --store /var/lib/weightfs/run --foreground
+#     weightfs mount s3://BUCKET/PREFIX /mnt/weightfs/w --store /var/lib/weightfs/run --foreground
 #
 # SYS_ADMIN mounts, and hands files to the kernel for passthrough; --pid host and SYS_PTRACE show the daemon who
 # reads which version.  `weightfs sync` needs none of these.  In Kubernetes: docs/engines/kubernetes.md.

@@ -2,14 +2,14 @@
 # Installs the .deb into an empty Debian 12 by apt, uses it there, under a systemd that is booted for it, and
 # removes it (tests/deb/use.sh).
 #
-#   tests/deb/empty.sh [DEB]     default: the one of scripts/deb.sh
+#   tests/deb/empty.sh [DEB]     default: the newest one of scripts/deb.sh
 #
 # The system is that of tests/wheel/empty.sh; what apt fetches is kept in build-wheel/apt. Needs root, /dev/fuse
 # and Debian's mirror.
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 as_root "$@"
-deb=$(realpath "${1:-$(ls "$ROOT"/build-deb/dist/*.deb)}")
+deb=$(realpath "${1:-$(ls -t "$ROOT"/build-deb/dist/*.deb | head -n 1)}")
 source "$ROOT/tests/support/empty_system.sh"
 
 # In namespaces: what it mounts is gone, and its processes are killed, when it ends.

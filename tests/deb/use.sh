@@ -28,6 +28,7 @@ mounts() { grep -c ' /mnt/w ' /proc/self/mountinfo || true; }
 step "apt install"
 apt update
 files >before
+groupadd --system weightfs  # such a group is used
 apt install --no-install-recommends ./weightfs.deb
 weightfs --version
 for shell in bash zsh fish; do
@@ -140,11 +141,15 @@ cmp two/model.safetensors /var/lib/weightfs-sync/b/latest/model.safetensors
 step "purged, but for saved files that were never published"
 rmdir /mnt/w
 rm /etc/weightfs/[ab].toml
-# Two stores with such files, one of them after its database was damaged, and one without.
-saved="/var/lib/weightfs/lost/staging.lost-2/7 /var/lib/weightfs/staged/staging/7"
+# Three stores with such files, one of them after its database was damaged, one deeper, and one without; and a
+# disk of its own, which cannot be removed.
+saved="/var/lib/weightfs/lost/staging.lost-2/7 /var/lib/weightfs/staged/staging/7 /var/lib/weightfs/team/run-7/staging/7"
 for file in $saved /var/lib/weightfs/cache/images/7; do install -D /dev/null "$file"; done
-mkdir /var/lib/weightfs/lost/staging /var/lib/weightfs/cache/staging.lost-1
+mkdir /var/lib/weightfs/lost/staging /var/lib/weightfs/cache/staging.lost-1 /var/lib/weightfs/disk
+mount -t tmpfs tmpfs /var/lib/weightfs/disk
 apt purge weightfs
+umount /var/lib/weightfs/disk
+[ ! -e /var/lib/weightfs/cache ] || fail "a store without such files is left"
 [ "$(find /var/lib/weightfs -type f | sort | xargs)" = "$saved" ] || fail "left: $(find /var/lib/weightfs)"
 
 step "removed without a trace"

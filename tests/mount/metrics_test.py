@@ -142,6 +142,9 @@ class Metrics(Scraped):
         self.assertGreater(found["weightfs_fetched_bytes_total"][""], 0)
         self.assertGreater(found["weightfs_written_bytes_total"][""], 0)
         self.assertGreater(found["weightfs_requests_total"]["op=read,code=ok"], 0)
+        for op in ("read", "open"):  # an alert sees an increase only of what was there before
+            for code in ("EIO", "ETIMEDOUT", "ENODEV"):
+                self.assertEqual(found["weightfs_requests_total"][f"op={op},code={code}"], 0)
         self.assertEqual(found["weightfs_max_lag_seconds"], {"": 77})
         self.assertEqual(found["weightfs_version_seconds"]["_count"], 1)
         self.assertGreater(found["weightfs_rocksdb_memtable_bytes"][""], 0)

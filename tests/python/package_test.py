@@ -66,6 +66,18 @@ def test_importing_it_imports_neither_numpy_nor_torch():
     assert done.stdout == "[]\n"
 
 
+def test_a_vllm_that_cannot_have_the_backend_starts_without(tmp_path):
+    """Each process of vLLM calls register(), and dies of what it raises."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").touch()
+    done = subprocess.run([sys.executable, "-c", "import weightfs.vllm as w; w.register()"],
+                          env={**ENVIRONMENT, "PYTHONPATH": f"{tmp_path}:{PACKAGE}"}, text=True,
+                          capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ("this vLLM takes no version in place, which vLLM 0.32 or later does: "
+                           "No module named 'vllm.distributed'\n")
+
+
 def test_versions_agree():
     done = subprocess.run([harness.BINARY, "--version"], text=True, capture_output=True, check=True)
     assert done.stdout.split() == ["weightfs", weightfs.__version__]

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+import types
 
 import harness
 import numpy
@@ -230,6 +231,33 @@ def test_what_was_handed_over_survives_this_process(place):
     assert os.listdir(writer.join("publish")) == ["a"]
     os.rename(place.path("away"), place.path("bucket"))
     assert publication.wait(60).number == 1
+
+
+def test_nothing_is_handed_over_without_the_program(place, monkeypatch):
+    writer = place.writer()
+    monkeypatch.setenv("WEIGHTFS_BIN", "/nowhere")
+    with pytest.raises(weightfs.NoBinaryError):
+        weightfs.publish(writer.path, place.tensors(), tag="a")
+    assert staged(writer) == [] and os.listdir(writer.join("publish")) == []
+
+
+def test_an_interrupted_hand_over_is_over_before_its_tensors_go(place, monkeypatch):
+    writer, started = place.writer(), []
+
+    def begin(arguments, **more):
+        started.append(start(arguments, **more))
+        return started[0]
+
+    def interrupt(seconds):
+        raise KeyboardInterrupt
+
+    start = publishing.start
+    monkeypatch.setattr(publishing, "start", begin)
+    monkeypatch.setattr(publishing, "time", types.SimpleNamespace(sleep=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        weightfs.publish(writer.path, place.tensors(), tag="a", meta={"at": 1})
+    assert started[0].returncode is not None
+    assert staged(writer) == [] and os.listdir(writer.join("publish")) == []
 
 
 def test_an_asynchronous_failure_is_kept_and_logged(place, caplog):

@@ -295,6 +295,32 @@ def test_a_sync_that_fails_is_an_error_with_its_last_words(tmp_path, monkeypatch
         weightfs.open("file:///x", tmp_path / "files", how="sync")
 
 
+def test_an_interrupted_open_ends_its_sync(tmp_path, monkeypatch):
+    """Before the directory goes: what still runs would write to it."""
+    processes = []
+
+    def interrupted(process):
+        processes.append(process)
+        raise KeyboardInterrupt
+
+    be_program(monkeypatch, tmp_path, "exec sleep 99")
+    monkeypatch.setattr(opening, "LastWords", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        weightfs.open("file:///x", how="sync")
+    assert processes[0].returncode == -signal.SIGTERM
+
+
+def test_an_interrupt_is_for_the_caller_and_not_for_its_sync(tmp_path, monkeypatch):
+    """A notebook interrupts all processes of its group, and goes on."""
+    be_program(monkeypatch, tmp_path, "echo '{'; echo '}'; exec sleep 99")
+    with weightfs.open("file:///x", tmp_path / "files", how="sync") as run:
+        process = run._process
+        status = harness.read_file(f"/proc/{process.pid}/status").decode()
+        ignored = int(status.split("SigIgn:")[1].split()[0], 16)
+        assert ignored >> (signal.SIGINT - 1) & 1
+    assert process.returncode == -signal.SIGTERM
+
+
 def test_what_speaks_against_a_mount(monkeypatch):
     assert opening.reason_against_mount() == ""
     monkeypatch.setattr(os, "access", lambda *args: False)
@@ -316,7 +342,8 @@ def test_open_of_an_empty_repository(place):
 def test_open_uses_the_mount_that_is_there(two):
     place, _ = two
     mount = place.mount()
-    for run in (weightfs.open(mount.path), weightfs.open(place.url, mount.path)):
+    for run in (weightfs.open(mount.path), weightfs.open(place.url, mount.path),
+                weightfs.open(place.path("bucket"), mount.path)):
         with run:
             assert run.path == mount.path and not run.is_ours and run.version() == 2
         assert mounted(mount.path)
@@ -326,6 +353,15 @@ def test_open_uses_the_mount_that_is_there(two):
         weightfs.open("file:///other", mount.path)
     with pytest.raises(weightfs.UsageError, match="'auto'"):
         weightfs.open(place.url, writer=True, how="sync")
+
+
+def test_open_replaces_a_dead_mount(two):
+    place, _ = two
+    mount = place.mount()
+    mount.process.kill()
+    with weightfs.open(place.url, mount.path, store=mount.store) as run:
+        assert run.how == "mount" and run.is_ours and run.version() == 2
+    assert not mounted(mount.path)
 
 
 def test_open_fails_without_leaving_a_directory(place, monkeypatch, tmp_path):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs a wheel into empty systems, and uses it there: publish, mount, read (tests/wheel/use.py).
 #
-#   tests/wheel/empty.sh [WHEEL [SUITE...]]     default: the one of scripts/wheel.sh, bookworm
+#   tests/wheel/empty.sh [WHEEL [SUITE...]]     default: the newest one of scripts/wheel.sh, bookworm
 #
 # SUITE: a release of Debian, of the mirror that this machine installs from, with python3 and nothing of ours.
 # It is made once, in build-wheel/SUITE, and copied for each run; mounts and processes are in namespaces of
@@ -9,7 +9,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 as_root "$@"
-wheel=$(realpath "${1:-$(ls "$ROOT"/build-wheel/dist/*.whl)}")
+wheel=$(realpath "${1:-$(ls -t "$ROOT"/build-wheel/dist/*.whl | head -n 1)}")
 shift || true
 [ $# -gt 0 ] || set -- bookworm
 source "$ROOT/tests/support/empty_system.sh"

@@ -24,6 +24,9 @@ MEANWHILE_SECONDS = 0.1
 LAST_WORDS_BYTES = 16384
 LAST_WORDS_SECONDS = 1.0  # what a program has started may have its stderr, and outlive it
 PIPE_BYTES = 65536
+END_SECONDS = 30.0
+# Ignored signals stay so over an exec.
+IGNORE_INTERRUPTS = ("/bin/sh", "-c", "trap '' INT; exec \"$0\" \"$@\"")
 
 _ended_at_exit: set[subprocess.Popen[str]] = set()
 _lock = threading.Lock()
@@ -60,14 +63,20 @@ def find_binary() -> str:
         f"(scripts/quickstart.sh) and set {VARIABLE}=/path/to/weightfs")
 
 
-def start(arguments: Sequence[str], *, ended_at_exit: bool) -> subprocess.Popen[str]:
-    """Runs it with these arguments and --json, and does not wait. `ended_at_exit`: it ends with
-    this process at the latest, as what only waits should.
+def start(arguments: Sequence[str], *, ended_at_exit: bool,
+          ignores_interrupts: bool = False) -> subprocess.Popen[str]:
+    """Runs it with these arguments and --json, and does not wait.
+
+    ended_at_exit       it ends with this process at the latest, as what only waits should
+    ignores_interrupts  for what goes on beside the caller: Ctrl-C, which all processes of a
+                        terminal or of a notebook get, is for the caller, who may catch it and go
+                        on. A hang-up of the terminal ends it as before
 
     Raises NoBinaryError, OSError."""
+    command = [find_binary(), *arguments, "--json"]
     process = subprocess.Popen(
-        [find_binary(), *arguments, "--json"], stdin=subprocess.DEVNULL, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        [*IGNORE_INTERRUPTS, *command] if ignores_interrupts else command,
+        stdin=subprocess.DEVNULL, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if ended_at_exit:
         with _lock:
             _ended_at_exit.add(process)
@@ -93,6 +102,17 @@ def result_of(process: subprocess.Popen[str], meanwhile: Callable[[], None] | No
             raise FailedError(f"weightfs said nothing that can be read: {out or err!r}")
         return said
     raise error_of(process.returncode, said, err)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Ends it, and returns when it has ended."""
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
 
 
 def communicate(process: subprocess.Popen[str],

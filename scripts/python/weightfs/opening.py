@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -19,14 +18,13 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from weightfs.binary import LastWords, call, error_of, parse, start
+from weightfs.binary import LastWords, call, end, error_of, parse, start
 from weightfs.errors import Error, UsageError
 from weightfs.mounts import UNDER_WAY, is_shown, is_writer, queue_of
 from weightfs.versions import Target, Version, status, wait
 
 LEAVE_SECONDS = 600.0
 LOOK_SECONDS = 0.05
-END_SECONDS = 30.0
 
 How = Literal["auto", "mount", "sync"]
 
@@ -92,15 +90,8 @@ class Repository:
             remove_place(self.path, self.how)
 
     def _end_sync(self) -> None:
-        if self._process is None:
-            return
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.communicate(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.communicate()
+        if self._process is not None:
+            end(self._process)
 
     def _end_mount(self, wait_for_queue: bool) -> bool:
         """Whether it has ended."""
@@ -168,7 +159,8 @@ def open(url: Target, path: Target | None = None, *, writer: bool = False, how: 
         return adopt(url, os.fspath(path), writer=writer)
     is_temporary = path is None
     place = tempfile.mkdtemp(prefix="weightfs-") if path is None else os.fspath(path)
-    os.makedirs(place, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # a dead mount, which the new one replaces
+        os.makedirs(place, exist_ok=True)
     common = [*(["--store", os.fspath(store)] if store is not None else []),
               *([f"--follow={follow}"] if follow is not None else []), *options]
     tried: How = "mount"
@@ -211,11 +203,17 @@ def adopt(url: str, path: str, *, writer: bool) -> Repository:
     Raises UsageError."""
     found = status(path)
     shown = str(found.get("url", ""))
-    if shown.rstrip("/") != url.rstrip("/"):
+    if full_url(shown) != full_url(url):
         raise UsageError(f"'{path}' shows {shown}, not {url}")
     if writer and not is_writer(path):
         raise UsageError(f"'{path}' is a reader's mount; end it first (weightfs umount {path})")
     return Repository(path, "mount" if os.path.ismount(path) else "sync", is_ours=False)
+
+
+def full_url(url: str) -> str:
+    """As the program writes it: a directory has no URL of its own."""
+    path = url.removeprefix("file://")
+    return "file://" + os.path.abspath(path) if path.startswith(("/", ".")) else url.rstrip("/")
 
 
 def reason_against_mount() -> str:
@@ -233,16 +231,20 @@ def start_sync(url: str, path: str, options: Sequence[str]) -> subprocess.Popen[
     """Returns when it shows a version, or the repository is empty.
 
     Raises Error."""
-    process = start(["sync", url, path, *options], ended_at_exit=True)
-    last_words = LastWords(process)
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:  # JSON, pretty: it ends with the first line that is `}` alone
-        said += line
-        if line.rstrip() == "}":
-            break
-    found = parse(said)
-    if not isinstance(found, dict) or "error" in found:
-        out, _ = process.communicate()
-        raise error_of(process.returncode, found or parse(said + out), last_words.text())
-    return process
+    process = start(["sync", url, path, *options], ended_at_exit=True, ignores_interrupts=True)
+    try:
+        last_words = LastWords(process)
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:  # JSON, pretty: it ends with the first line that is `}` alone
+            said += line
+            if line.rstrip() == "}":
+                break
+        found = parse(said)
+        if not isinstance(found, dict) or "error" in found:
+            out, _ = process.communicate()
+            raise error_of(process.returncode, found or parse(said + out), last_words.text())
+        return process
+    except BaseException:  # an interrupt: nothing may write to a directory that goes
+        end(process)
+        raise

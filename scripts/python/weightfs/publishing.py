@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
-from weightfs.binary import result_of, start
+from weightfs.binary import end, find_binary, result_of, start
 from weightfs.checkpoint import SHARD_BYTES, Files, Part, take_part, write_checkpoint
 from weightfs.errors import OF_ERRNO, Error, ReadOnlyError, TimedOutError, UsageError, of_refusal
 from weightfs.mounts import is_shown, is_writer, last_error, queue_of
@@ -305,6 +305,7 @@ class Attempt:
         """Raises RefusedError, NoBinaryError, OSError."""
         with self.removed_on_failure():
             if self._is_said_by_a_rename():
+                find_binary()  # what is handed over without it is never waited for
                 place = os.path.join(self.target, "publish", self.tag)
                 try:
                     os.rename(self.folder, place)
@@ -313,11 +314,11 @@ class Attempt:
                 self.is_handed_over = True
                 self._process = start(
                     wait_arguments(self.target, tag=self.tag, version=None, newer_than=None,
-                                   ready=False), ended_at_exit=True)
+                                   ready=False), ended_at_exit=True, ignores_interrupts=True)
                 return
             tag = ["--tag", self.tag] if self.tag else []
             self._process = start(["publish", self.target, self.folder, *tag, *self._wishes],
-                                  ended_at_exit=False)
+                                  ended_at_exit=False, ignores_interrupts=True)
             if self._is_staged():
                 self._await_hand_over()
 
@@ -331,8 +332,12 @@ class Attempt:
         survives this process.
 
         Raises Error if it was refused."""
-        while os.path.lexists(self.folder) and self._process.poll() is None:
-            time.sleep(HAND_OVER_SECONDS)
+        try:
+            while os.path.lexists(self.folder) and self._process.poll() is None:
+                time.sleep(HAND_OVER_SECONDS)
+        except BaseException:  # an interrupt: it must not hand over what is removed
+            end(self._process)
+            raise
         if self._process.poll():
             self.finish(ignore)
         self.is_handed_over = True

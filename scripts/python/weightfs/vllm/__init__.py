@@ -14,13 +14,20 @@ then, and in which order: docs/engines/vllm-in-place.md
     digest     of everything that a model computes with
 """
 
+import logging
+
 NAME = "weightfs"
 
 
 def register() -> None:
-    """Makes the backend known. May be called any number of times, in any process."""
-    from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+    """Makes the backend known. May be called any number of times, in any process. A vLLM that
+    cannot have it starts without: it calls this even if nobody has asked for weightfs."""
+    try:
+        from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    if NAME not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(
-            NAME, "weightfs.vllm.backend", "InPlaceEngine")
+        if NAME not in WeightTransferEngineFactory._registry:
+            WeightTransferEngineFactory.register_engine(
+                NAME, "weightfs.vllm.backend", "InPlaceEngine")
+    except Exception as error:
+        logging.getLogger("weightfs").warning(
+            "this vLLM takes no version in place, which vLLM 0.32 or later does: %s", error)
