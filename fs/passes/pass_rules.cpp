@@ -15,6 +15,14 @@ bool Passes::has_opened(const Member& member, const PassOpen& open) noexcept {
   return (open.kind == PassFile::small ? member.small_files : member.weights).has(open.file);
 }
 
+/// Whether an OPEN, by which a process joins another pass, still belongs to its last load: it reads
+/// a small file that it had not needed before, as generation_config.json when all weights are
+/// there.
+bool Passes::is_tail(const Member& before, const PassOpen& open) noexcept {
+  const bool has_loaded = before.is_after_load || before.weights.count() > 0;
+  return open.kind == PassFile::small && has_loaded && !before.small_files.has(open.file);
+}
+
 bool Passes::has_all(const Pass& pass, const Member& member) noexcept {
   return member.weights.count() + (member.wants_all ? 0 : pass.absent_count) >= pass.weights_count;
 }
@@ -93,10 +101,12 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
 
 /// Whether a member that opens a small file is done with its pass.  If it has opened no weights, it
 /// is if it opens a file again: another one, such as the index after the config, is of one load.
+/// But not if what it has opened was the tail of its last load.
 bool Passes::has_moved_on(const Pass& pass, const Member& member, std::uint32_t file,
                           BootTime now) const noexcept {
   if (member.weights.count() == 0) {
-    return now - member.joined >= times_.grace && member.small_files.has(file);
+    const bool is_again = member.is_after_load || member.small_files.has(file);
+    return is_again && now - member.joined >= times_.grace;
   }
   return has_all(pass, member) && now - member.loaded >= times_.grace;
 }

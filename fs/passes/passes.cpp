@@ -97,7 +97,7 @@ Passes::Opened Passes::opened_by_name(const PassOpen& open, BootTime now) {
 Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const Target& target,
                               BootTime now) {
   Pass* pass = target.pass != 0 ? &passes_.at(target.pass) : begin(open, target.version, now);
-  Member* member = pass == nullptr ? nullptr : join(*pass, key, open.reader, now);
+  Member* member = pass == nullptr ? nullptr : join(*pass, key, open, now);
   if (member == nullptr) {
     refused_[open.reader.uid]++;
     return {.is_refused = true};
@@ -138,7 +138,8 @@ Passes::Pass* Passes::begin(const PassOpen& open, std::uint64_t version, BootTim
 }
 
 /// Returns: nullptr if the tables are full.
-Passes::Member* Passes::join(Pass& pass, const MemberKey& key, const Reader& reader, BootTime now) {
+Passes::Member* Passes::join(Pass& pass, const MemberKey& key, const PassOpen& open, BootTime now) {
+  const Reader& reader = open.reader;
   const auto known = members_.find(key);
   if (known == members_.end() && !has_room_for_member(reader.uid)) {
     if (pass.members == 0) passes_.erase(pass.id);
@@ -147,7 +148,11 @@ Passes::Member* Passes::join(Pass& pass, const MemberKey& key, const Reader& rea
   Member& member = members_[key];
   if (member.pass == pass.id) return &member;
   detach(member);
-  member = {};
+  Member before = std::exchange(member, {});
+  if (is_tail(before, open)) {
+    member.is_after_load = true;
+    member.small_files = std::move(before.small_files);
+  }
   member.uid = reader.uid;
   member.command = reader.command;
   member.pass = pass.id;

@@ -31,8 +31,9 @@
 //               before.
 //               With an OPEN of a small file, a member leaves that has all and has not used a
 //               weights file for `grace`; or that has opened none, joined `grace` ago, and opens a
-//               small file again.  It joins the pass that the first member to leave began, if that
-//               is live; otherwise it begins one.  A process never goes back to an older version.
+//               small file again, or had joined after a load.  It joins the pass that the first
+//               member to leave began, if that is live; otherwise it begins one.  A process never
+//               goes back to an older version.
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -237,6 +238,7 @@ class Passes {
     unsigned repetitions = 0;
     bool is_round_decided = false;  // it stays even if it opens first_weights next
     bool knows_newer = false;       // by readlink(2)
+    bool is_after_load = false;     // it joined by the tail of its last load
     std::size_t open = 0;
     BootTime joined{};
     BootTime loaded{};                   // last OPEN or RELEASE of a weights file
@@ -266,6 +268,7 @@ class Passes {
   // The rules, in fs/passes/pass_rules.cpp.  These and the functions below, up to the checks,
   // require mutex_.
   static bool has_all(const Pass& pass, const Member& member) noexcept;
+  static bool is_tail(const Member& before, const PassOpen& open) noexcept;
   static bool has_opened(const Member& member, const PassOpen& open) noexcept;
   [[nodiscard]] bool is_live(const Pass& pass, BootTime now) const noexcept;
   [[nodiscard]] bool takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept;
@@ -294,7 +297,7 @@ class Passes {
   Opened opened_by_name(const PassOpen& open, BootTime now);  // takes mutex_ itself
   Opened accept(const MemberKey& key, const PassOpen& open, const Target& target, BootTime now);
   Pass* begin(const PassOpen& open, std::uint64_t version, BootTime now);
-  Member* join(Pass& pass, const MemberKey& key, const Reader& reader, BootTime now);
+  Member* join(Pass& pass, const MemberKey& key, const PassOpen& open, BootTime now);
   static bool count_weights(Pass& pass, Member& member, const PassOpen& open, BootTime now);
   [[nodiscard]] bool has_room(uid_t uid) const;
   [[nodiscard]] bool has_room_for_member(uid_t uid) const;

@@ -572,6 +572,20 @@ TEST_F(PassesTest, WhoReadsTheIndexLaterGetsThatOfItsConfig) {
   EXPECT_EQ(load(pid), 42u);
 }
 
+// generation_config.json, a minute after the weights.
+TEST_F(PassesTest, TheTailOfALoadDoesNotDecideTheNextOne) {
+  const pid_t pid = start();
+  for (int i = 0; i < 4; i++) {
+    const std::uint64_t newest = world_.newest;
+    EXPECT_EQ(read(pid, kConfig), newest) << i;
+    EXPECT_EQ(load(pid), newest) << i;
+    wait(kGrace);
+    EXPECT_EQ(read(pid, kIndex), newest) << i;
+    publish();
+    wait(kGrace);
+  }
+}
+
 TEST_F(PassesTest, SoDoesWhoItStartsMeanwhile) {
   const pid_t pid = start();
   read(pid, kConfig);
