@@ -273,8 +273,12 @@ class Daemon {
                          wait_published(context);
                        }});
     if (!off.empty()) log_info(fmt::format("skip deltas are not made: {}", off));
-    skips_listening_ = runtime_->sync().listen(
-        {.changed = [this] { skips_->wake(); }, .recorded = [this] { skips_->wake(); }});
+    const auto changed = [this] {
+      skips_->wake();
+      queue_->parent_arrived();
+    };
+    skips_listening_ =
+        runtime_->sync().listen({.changed = changed, .recorded = [this] { skips_->wake(); }});
     skips_->start();
     skips_->wake();
   }

@@ -14,6 +14,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/handover/seal.hpp"
+#include "store/os/lease.hpp"
 
 namespace weightfs {
 namespace {
@@ -125,6 +126,10 @@ void EarlyWork::add(StagingId file, bool is_written) {
     drop_stale();  // also if this one is gone
   }
   std::optional<EarlyFile> found = find_file(file, is_written);
+  // It may have been opened again since it was closed, before its generation was read.
+  const bool is_closed =
+      !found || is_written || (!staging_.has_writers(file) && nobody_writes(found->source));
+  if (!is_closed) return;  // it is looked at again when that writer has closed it
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
   if (found && staging_.is_lost(file)) found.reset();  // it may hold anything

@@ -12,6 +12,7 @@
 #include <fstream>
 #include <utility>
 
+#include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/handover/queue_state.hpp"
@@ -25,11 +26,12 @@ constexpr auto kChangeCheck = std::chrono::milliseconds(200);
 
 using Phase = HandOverRecord::Phase;
 
-/// Identifies this boot of the machine.
+/// Identifies this boot of the machine.  Where it is not known, each process takes the machine for
+/// restarted.
 std::string boot_id() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id.empty() ? "unknown" : id;
+  return id.empty() ? random_hex(16) : id;
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -340,6 +342,8 @@ void PublishQueue::stop() {
   state_->thread.join();
   state_->thread = {};
 }
+
+void PublishQueue::parent_arrived() { state_->early.parent_changed(); }
 
 void PublishQueue::look_at(StagingId id) noexcept { state_->early.look_at(id); }
 

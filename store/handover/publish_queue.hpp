@@ -103,6 +103,10 @@ class PublishQueue {
   /// (store/staging/close_watch.hpp).  Returns at once.
   void look_at(StagingId id) noexcept;
 
+  /// Images of the newest version may have arrived in the store: early work waits for them.
+  /// Returns at once, also while locks of a Sync are held.
+  void parent_arrived();
+
   /// Whether the permissions of the publish root let this user write there.  Supplementary groups
   /// are not known here.
   [[nodiscard]] bool may_hand_over(Caller caller) const;

@@ -106,6 +106,7 @@ struct PublishQueue::State {
   [[nodiscard]] Error lost_bytes_of(const HandOverRecord& record) const;
   bool look_for_lost_first(const QueueItem& item);
   void note_lost(QueueItem& item, const std::function<void()>& check);
+  void require_no_mark(const HandOverRecord& record) const;
   void prepare_links(QueueItem& item, const Context& context);
   std::shared_ptr<const PreEncoded> take_early(QueueItem& item, const Context& context);
   [[nodiscard]] static ScanScope scope_of(const HandOverRecord& record) {

@@ -71,7 +71,8 @@ void PublishQueue::State::run(const std::stop_token& stop) {
 std::shared_ptr<QueueItem> PublishQueue::State::first() const {
   std::shared_ptr<QueueItem> lost;  // that is to be looked for later
   for (const auto& [order, item] : items) {
-    if (item->is_withdrawn || item->record.is_terminal()) continue;
+    if (item->record.is_terminal()) continue;
+    if (item->is_withdrawn) break;  // it may come back: then it is before the later ones
     if (!item->is_lost || item->retry_at <= Clock::now()) return item;
     if (!lost) lost = item;
   }
@@ -165,7 +166,11 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
   if (item.record.part.is_part()) return publish_part_item(item, context, progress);
   try {
     PublishResult result = publish(history, store, options_of(item), context, progress);
-    item.images = std::move(result.images);
+    if (result.images.version != 0) {
+      item.images = std::move(result.images);
+    } else {
+      staging.note_lost(item.record.directory);  // they are not what the earlier try has sent
+    }
     item.images_lock = std::move(result.images_lock);
     item.fresh = std::move(result.fresh);
     note_committed(item, result.version);
@@ -209,6 +214,7 @@ void PublishQueue::State::prepare_links(QueueItem& item, const Context& context)
   const std::string shown = "publish/" + escape_name(item.record.name);
   note_lost(item, [&] {
     sync_links(tree, store.path() / "staging", shown, context);
+    require_no_mark(item.record);
     check_links(tree, item.record.wishes.include, scope_of(item.record), shown);
   });
   change([&] { item.record.unsynced_boot.clear(); });
@@ -292,11 +298,25 @@ Error PublishQueue::State::lost_bytes_of(const HandOverRecord& record) const {
                       what, shown)};
 }
 
+/// What an fsync of somebody else was told, the kernel does not tell again.
+void PublishQueue::State::require_no_mark(const HandOverRecord& record) const {
+  const auto lost = staging.find_lost(record.directory);
+  if (!lost) return;
+  const std::string shown = escape_name(record.name);
+  throw Error(ErrorCode::corrupt,
+              fmt::format("publish/{0}: the disk did not take some bytes of {1}: save it again, "
+                          "remove what is left (rm -r publish/{0}), and hand over again",
+                          shown, escape_name(*lost)));
+}
+
 /// From here on the manifest may be in the bucket, so the hand-over cannot be taken back.  All
 /// bytes have been read.
 void PublishQueue::State::begin_commit(QueueItem& item, std::uint64_t version) {
   const std::string shown = "publish/" + escape_name(item.record.name);
-  note_lost(item, [&] { require_no_lost_writes(links_of(item.record), shown); });
+  note_lost(item, [&] {
+    require_no_lost_writes(links_of(item.record), shown);
+    require_no_mark(item.record);
+  });
   change([&] {
     if (item.is_withdrawn) {
       throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
@@ -347,7 +367,8 @@ void PublishQueue::State::bring_images(QueueItem& item, const Context& context) 
   // Of a part's version only the own files may be here.
   const std::uint64_t enough = is_part ? version + 1 : version;
   if (!complete.empty() && complete.back() >= enough) return;
-  if (item.is_lost || item.record.wishes.rollback != 0 || is_part) {
+  const bool is_lost = item.is_lost || staging.find_lost(item.record.directory);
+  if (is_lost || item.record.wishes.rollback != 0 || is_part) {
     lock.unlock();
     return materialize(store, history, version, context, {}, options.coder);
   }
@@ -438,13 +459,18 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error, bool is_fi
 }
 
 /// The version that won the race may be an earlier hand-over whose files were lost: then that one
-/// is searched for before the next try.
+/// is searched for before the next try.  One whose number nobody has yet is not that one, and may
+/// be searched for in vain for ever.
 /// Returns: false if there is none.
 bool PublishQueue::State::look_for_lost_first(const QueueItem& item) {
+  const std::uint64_t newest = store.manifests().newest().version;
+  // That of the try may be taken and not be known here yet.
+  const std::uint64_t taken = std::max(newest, item.tried_parent.value_or(newest) + 1);
   bool is_any = false;
   change([&] {
     for (const auto& [order, other] : items) {
       if (order >= item.record.order || !other->is_lost || other->record.is_terminal()) continue;
+      if (other->record.version > taken) continue;
       other->retry_at = {};
       is_any = true;
     }

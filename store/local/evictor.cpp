@@ -345,7 +345,12 @@ bool Evictor::evict(std::uint64_t version) {
             log_info(fmt::format("removing the images of version {} to make room", version));
             if (images_.home_of(version) == ImagesHome::disk)
               going_bytes_ = images_.bytes_of({version});
-            images_.remove_images(version);
+            try {
+              images_.remove_images(version);
+            } catch (...) {
+              going_bytes_ = 0;
+              throw;
+            }
             going_bytes_ = 0;
           }};
   return rule_.evict(version, files);

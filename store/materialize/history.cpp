@@ -301,7 +301,12 @@ void History::check_order(const Version& version) {
   if (newest.version == number && newest.manifest_sha256 != version.manifest_sha256) {
     throw fork(number, version.manifest_sha256, newest.manifest_sha256);
   }
-  if (const auto parent = find_known(number - 1)) check_parent(*parent, version);
+  if (const auto parent = find_known(number - 1)) {
+    check_parent(*parent, version);
+  } else if (newest.version + 1 == number &&
+             version.manifest.parent_sha256 != newest.manifest_sha256) {
+    throw fork(newest.version, version.manifest.parent_sha256, newest.manifest_sha256);
+  }
   if (const auto child = find_known(number + 1)) check_parent(version, *child);
 }
 

@@ -71,6 +71,7 @@ class Publisher {
   void check_fence(std::uint64_t newest) const;
   void check_parent_in_bucket(const Context& context);
   void commit();
+  [[nodiscard]] bool is_as_sent(const Manifest& manifest) const;
   void change_uploader();
   [[nodiscard]] std::uint64_t size_bytes_of(const Manifest& manifest) const;
   void finish_result(const Version& version);
@@ -151,7 +152,7 @@ void Publisher::attempt(bool is_first) {
   commit();
   lap(options_.watch, &HandOverTiming::commit);
   reached("committed");
-  if (!options_.keeps_images || !reader_) return;
+  if (!options_.keeps_images || !reader_ || result_.images.version == 0) return;
   keep();
   lap(options_.watch, &HandOverTiming::adopt);
 }
@@ -315,7 +316,16 @@ void Publisher::commit() {
   const Version version = repository_.commit(manifest_, context_);
   finish_result(version);
   remember(version);
-  note_changes(version);
+  if (is_as_sent(version.manifest)) {
+    note_changes(version);
+  } else {
+    result_.images = {};
+  }
+}
+
+/// Else an earlier try with the same nonce made the version, of other files.
+bool Publisher::is_as_sent(const Manifest& manifest) const {
+  return manifest.root == manifest_.root && manifest.layout.sha256 == manifest_.layout.sha256;
 }
 
 std::uint64_t Publisher::size_bytes_of(const Manifest& manifest) const {
@@ -325,7 +335,9 @@ std::uint64_t Publisher::size_bytes_of(const Manifest& manifest) const {
 }
 
 void Publisher::finish_result(const Version& version) {
-  result_.changed_elements = coded_.delta ? coded_.delta->changed_elements : 0;
+  const auto& delta = version.manifest.delta;  // all of what is there: an earlier try's, perhaps
+  const auto& snapshot = version.manifest.snapshot;
+  result_.changed_elements = delta ? delta->changed_elements : 0;
   result_.elements = layout_->element_count();
   result_.version_bytes = size_bytes_of(version.manifest);
   result_.uploaded_bytes = upload_->bytes() + version.manifest_bytes.size();
@@ -337,9 +349,9 @@ void Publisher::finish_result(const Version& version) {
     timing.early_bytes = result_.early_bytes;
     timing.uploaded_bytes = result_.uploaded_bytes;
   }
-  result_.snapshot = coded_.snapshot.has_value();
-  if (result_.snapshot) result_.base = version.manifest.snapshot->base;
-  result_.delta = coded_.delta.has_value();
+  result_.snapshot = snapshot.has_value();
+  if (snapshot) result_.base = snapshot->base;
+  result_.delta = delta.has_value();
   if (content_) result_.rollback = coded_.delta->rollback;
   result_.unpublished = checkpoint_.unpublished;
   result_.images.version = version.number();
@@ -347,7 +359,7 @@ void Publisher::finish_result(const Version& version) {
   result_.images.files = files_of(version.manifest, *layout_);
 }
 
-/// From here on the manifest may be in the bucket.
+/// From here on the manifest may be in the bucket, so it throws where the names cannot be changed.
 void Publisher::change_uploader() {
   if (!options_.committing) return set_uploader(store_, random_hex(16), Durability::power);
   // What `committing` writes to the store is durable, and so is what was written before it.
@@ -355,7 +367,11 @@ void Publisher::change_uploader() {
   try {
     options_.committing(manifest_.version);
   } catch (...) {
-    set_uploader(store_, uploader_, Durability::process);
+    try {
+      set_uploader(store_, uploader_, Durability::process);
+    } catch (const Error& error) {
+      log_debug(fmt::format("interrupted uploads cannot be resumed: {}", error.what()));
+    }
     throw;
   }
 }

@@ -51,14 +51,15 @@ struct PublishResult {
   std::uint64_t parent = 0;
   std::uint64_t changed_elements = 0;  // 0 without a delta
   std::uint64_t elements = 0;
-  std::uint64_t version_bytes = 0;   // the checkpoint's published files
-  std::uint64_t uploaded_bytes = 0;  // everything added to the bucket for this version
-  std::uint64_t early_bytes = 0;     // part of version_bytes: files coded early
-  bool snapshot = false, delta = false;
+  std::uint64_t version_bytes = 0;         // the checkpoint's published files
+  std::uint64_t uploaded_bytes = 0;        // everything added to the bucket for this version
+  std::uint64_t early_bytes = 0;           // part of version_bytes: files coded early
+  bool snapshot = false, delta = false;    // which the version has
   std::optional<HubBase> base;             // where the snapshot's files lie, if not in the bucket
   std::optional<RollbackChunks> rollback;  // of a rollback
   std::vector<std::string> unpublished;
-  VersionImages images;    // of the version
+  /// Of the version; none (version 0) if an earlier try with the same nonce made it of other files.
+  VersionImages images;
   ImagesLock images_lock;  // with PublishOptions::lock_images
   /// What changed since the parent, for Store::fresh_patches() when the version is adopted;
   /// nullptr: it was not noted.

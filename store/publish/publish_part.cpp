@@ -416,6 +416,8 @@ bool PartPublisher::wait() {
         return true;
       }
     } else if (is_last) {
+      // The last part may have come after the look, and all be removed since.
+      if (look_at_version(false)) return true;
       if (!waits) return false;
       give_up_waiting();
     } else if (missing != told) {

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/pack_bytes.hpp"
+#include "store/publish/parent.hpp"
 #include "store/repository/skips.hpp"
 
 namespace weightfs {
@@ -19,39 +21,50 @@ namespace {
 constexpr std::uint64_t kSnapshotStep = 64;    // versions
 constexpr std::uint64_t kSkipsOfSnapshot = 5;  // such skips are as large as a snapshot
 
-/// What lies between a version and the last snapshot before it.
-struct SinceSnapshot {
-  std::uint64_t snapshot = 0;  // version; 0: there is none
-  std::uint64_t delta_bytes = 0;
-};
-
-SinceSnapshot since_snapshot(History& history, std::uint64_t parent, const Context& context) {
-  SinceSnapshot since;
-  for (std::uint64_t number = parent; number > 0; number--) {
-    const std::shared_ptr<const Version> version = history.get(number, context);
-    if (version->manifest.snapshot) {
-      since.snapshot = number;
-      break;
+/// Bytes of the deltas after the last snapshot up to `parent`; nullopt: there is no snapshot, or
+/// the way back to it is damaged, so that a new one is needed the more.
+std::optional<std::uint64_t> find_delta_bytes(History& history, std::uint64_t parent,
+                                              const Context& context) {
+  std::uint64_t bytes = 0;
+  try {
+    for (std::uint64_t number = parent; number > 0; number--) {
+      const std::shared_ptr<const Version> version = history.get(number, context);
+      if (version->manifest.snapshot) return bytes;
+      bytes += pack_bytes(*version->manifest.delta);
     }
-    since.delta_bytes += pack_bytes(*version->manifest.delta);
+  } catch (const Error& error) {
+    const ErrorCode code = error.code();
+    if (code == ErrorCode::cancelled || code == ErrorCode::timed_out ||
+        code == ErrorCode::unavailable) {
+      throw;
+    }
+    log_warning(fmt::format("the deltas since the last snapshot are not known: {}", error.what()));
   }
-  return since;
+  return std::nullopt;
 }
 
-/// Bytes of the newest skip from the snapshot to one of the last 64 versions up to `parent`.
-std::optional<std::uint64_t> find_skip_bytes(History& history, std::uint64_t snapshot,
-                                             std::uint64_t parent, const Context& context) {
-  const std::uint64_t after = std::max(snapshot, parent - std::min(parent, kSnapshotStep));
+/// Bytes of the newest skip from the last snapshot to one of the last 64 versions up to `parent`.
+std::optional<std::uint64_t> find_skip_bytes(History& history, std::uint64_t parent,
+                                             const Context& context) {
+  const auto snapshot = find_snapshot_before(history.get(parent, context), history, context);
+  if (!snapshot) return std::nullopt;
+  const std::uint64_t after = std::max(*snapshot, parent - std::min(parent, kSnapshotStep));
   std::optional<std::uint64_t> bytes;
   try {
     for (const ListedSkip& skip : list_skips(history.repository(), after, context)) {
-      if (skip.versions.from == snapshot && skip.versions.to <= parent) bytes = skip.bytes;
+      if (skip.versions.from == *snapshot && skip.versions.to <= parent) bytes = skip.bytes;
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
     log_info(fmt::format("the skip deltas are not known: {}", error.what()));
   }
   return bytes;
+}
+
+void note_due(std::uint64_t version, std::uint64_t version_bytes, std::string_view way,
+              std::uint64_t way_bytes) {
+  log_info(fmt::format("version {} gets a snapshot of {}: {} from the last one has {}", version,
+                       human_bytes(version_bytes), way, human_bytes(way_bytes)));
 }
 
 }  // namespace
@@ -61,20 +74,18 @@ bool is_snapshot_due(History& history, std::uint64_t version, std::uint64_t vers
   if (version <= 1) return false;  // it has one anyway
   if (policy.every != 0 && version % policy.every == 0) return true;
   if (version % kSnapshotStep != 0) return false;
-  const SinceSnapshot since = since_snapshot(history, version - 1, context);
-  if (since.snapshot == 0) return true;
-  const auto skip = policy.asks_bucket
-                        ? find_skip_bytes(history, since.snapshot, version - 1, context)
-                        : std::nullopt;
-  const bool is_due = skip ? *skip > version_bytes / kSkipsOfSnapshot  //
-                           : since.delta_bytes >= version_bytes;
-  if (is_due) {
-    log_info(fmt::format("version {} gets a snapshot of {}: {} from that of version {} has {}",
-                         version, human_bytes(version_bytes),
-                         skip ? "the newest skip delta" : "the deltas", since.snapshot,
-                         human_bytes(skip.value_or(since.delta_bytes))));
+  if (policy.asks_bucket) {
+    if (const auto skip = find_skip_bytes(history, version - 1, context)) {
+      const bool is_long = *skip > version_bytes / kSkipsOfSnapshot;
+      if (is_long) note_due(version, version_bytes, "the newest skip delta", *skip);
+      return is_long;
+    }
   }
-  return is_due;
+  const auto deltas = find_delta_bytes(history, version - 1, context);
+  if (!deltas) return true;
+  const bool is_long = *deltas >= version_bytes;
+  if (is_long) note_due(version, version_bytes, "the deltas", *deltas);
+  return is_long;
 }
 
 }  // namespace weightfs

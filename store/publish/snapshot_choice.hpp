@@ -5,7 +5,7 @@
 //     when it pays     a version divisible by 64, once the way from the last snapshot is long:
 //                      the newest skip delta from it has more than a fifth of a snapshot's bytes,
 //                      or, where no skip leads from it to one of the last 64 versions, all deltas
-//                      since have as many bytes as a snapshot
+//                      since have as many bytes as a snapshot, or a manifest on the way is damaged
 //
 // Threads: pure functions, but for what they ask the History and the bucket.
 #pragma once
@@ -25,7 +25,7 @@ struct SnapshotPolicy {
 
 /// Whether version `version`, of `version_bytes`, should have one.  Asks the bucket once, for
 /// versions divisible by 64 only; if that fails, the deltas decide.
-/// Throws Error: cancelled, timed_out; as History::get.
+/// Throws Error: cancelled, timed_out, unavailable; as History::get of the version before.
 bool is_snapshot_due(History& history, std::uint64_t version, std::uint64_t version_bytes,
                      const SnapshotPolicy& policy, const Context& context);
 

@@ -31,11 +31,7 @@ std::string uploader_of(Store& store) { return digits_of(store, kUploader); }
 std::string skip_uploader_of(Store& store) { return digits_of(store, kSkipUploader); }
 
 void set_uploader(Store& store, const std::string& digits, Durability durability) {
-  try {
-    store.db().write({{ColumnFamily::store, std::string(kUploader), digits}}, durability);
-  } catch (const Error& error) {
-    log_debug(fmt::format("cannot change the names of uploads: {}", error.what()));
-  }
+  store.db().write({{ColumnFamily::store, std::string(kUploader), digits}}, durability);
 }
 
 UploadNonce::UploadNonce(const Repository& repository, std::string_view uploader,

@@ -29,7 +29,7 @@ std::string uploader_of(Store& store);
 /// with these bytes only, so they may be written again.
 std::string skip_uploader_of(Store& store);
 
-/// Best effort: a failure is only logged.
+/// Throws Error: as Db::write.
 void set_uploader(Store& store, const std::string& digits, Durability durability);
 
 /// Makes the nonce of objects from everything that decides their bytes: the same after a crash, and

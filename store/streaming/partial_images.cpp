@@ -337,6 +337,8 @@ bool PartialImages::State::complete(std::uint64_t version) {
     if (!try_to_complete(version)) return false;
   } catch (const Error&) {
     return true;  // being stopped
+  } catch (const std::exception&) {
+    return false;  // no memory
   }
   tell();
   return true;
@@ -348,7 +350,7 @@ bool PartialImages::State::try_to_complete(std::uint64_t version) {
   if (!filled || !filled->is_complete()) return true;
   try {
     record(version, *filled);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // no memory, too
     const std::string message = fmt::format(
         "version {} is complete, but cannot be recorded: {}; retrying", version, error.what());
     if (std::exchange(record_error, message) != message) log_warning(message);

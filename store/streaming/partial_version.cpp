@@ -469,6 +469,9 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
   Calls calls;
   {
     const std::lock_guard lock(mutex);
+    // Counted already: for want of memory, something failed after it was done.
+    const WindowQueue::State state = queue->state(window);
+    if (state == WindowQueue::State::here || state == WindowQueue::State::failed) return;
     troubles.set(window, trouble);
     if (is_told(trouble.code)) {
       queue->fail(window, Clock::now() + options.tell_failures_for);
@@ -543,9 +546,15 @@ void PartialVersion::State::note_change(Calls& calls) {
   changed.notify_all();
 }
 
+/// Nothing of the version depends on those who are told.
 void PartialVersion::State::call(const Calls& calls) const {
-  for (const auto& wake : calls.wakes) wake();
-  if (calls.changed && options.changed) options.changed();
+  try {
+    for (const auto& wake : calls.wakes) wake();
+    if (calls.changed && options.changed) options.changed();
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("filling version {}: nobody was told of a change: {}",
+                            plan.version->number(), error.what()));
+  }
 }
 
 FilledFile& PartialVersion::State::file_of(std::size_t window) {

@@ -638,6 +638,29 @@ TEST_F(AfterPowerCut, ADiskThatForgotFilesWithoutARestartHoldsUpNobody) {
   expect_version(1, checkpoint(2));
 }
 
+/// Nobody has its number, so it is not what came in between: the next one waited for it for ever.
+TEST_F(AfterPowerCut, WhatHasAHigherNumberIsNotWhatWonTheRace) {
+  is_broken_ = true;
+  hooks_->before = [this](const BucketCall& call) {
+    if (is_broken_ && call.is_manifest_put()) throw Error(ErrorCode::unavailable, "no answer");
+  };
+  HandOverOptions rebases;
+  rebases.wishes.rebase = true;
+  const std::uint64_t lost = hand_over(1, rebases), next = hand_over(2);
+  EXPECT_EQ(publish_elsewhere(9), 1u);
+  started();
+  ASSERT_TRUE(eventually([&] { return !writer().get(lost).error.empty(); }));
+  EXPECT_EQ(writer().get(lost).version, 2u);
+  writer().queue.stop();
+  for (const StagedFile& file : writer().staging.list(writer().get(lost).directory)) {
+    if (S_ISREG(file.type)) stdfs::resize_file(writer().staging.backing_path(file.id), 0);
+  }
+  restarted();
+  started();
+  ASSERT_TRUE(writer().reaches(next, State::conflict));
+  EXPECT_EQ(writer().get(lost).state, State::committing);
+}
+
 TEST_F(LateCommit, IsAVersionBeforeTheNextOneThoughThePowerCutSpoiledItsFiles) {
   begin();
   spoil_by_power_cut(late());
@@ -704,6 +727,68 @@ TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotHandedOver) {
   EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }), ErrorCode::io);
   writer().staging.change(file->id, {.size_bytes = 0});
   EXPECT_FALSE(writer().staging.find_lost(directory)) << "it is saved again";
+}
+
+/// Somebody syncs a file of the directory, and is told that the disk did not take it.
+void sync_in_vain(Writer& writer, StagingId directory) {
+  const std::vector<StagedFile> files = writer.staging.list(directory);
+  const auto file =
+      std::ranges::find_if(files, [](const StagedFile& a) { return S_ISREG(a.type); });
+  ASSERT_NE(file, files.end());
+  const SyncWatch watch("/staging/");
+  EXPECT_THROW(writer.staging.sync_file(file->id, false), PosixError);
+}
+
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotPublished) {
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.kind == "put") gate_.pass(call.context);
+  };
+  gate_.close();
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(gate_.is_reached());
+  sync_in_vain(writer(), writer().get(order).directory);
+  gate_.open();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_NE(writer().get(order).error.find("save it again"), std::string::npos)
+      << writer().get(order).error;
+  EXPECT_EQ(versions_in_bucket(), 0u);
+}
+
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotPublishedByTheNextProcess) {
+  const std::uint64_t order = hand_over(1);
+  sync_in_vain(writer(), writer().get(order).directory);
+  writer().queue.stop();
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.kind == "put") is_flaky_ = true;
+  };
+  restarted();
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_FALSE(is_flaky_) << "it was coded";
+  EXPECT_EQ(versions_in_bucket(), 0u);
+}
+
+/// The bucket has the right bytes by then.
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotAdopted) {
+  options_.at = [&](std::string_view point) {
+    if (point != "committed-recorded") return;
+    const StagingId directory = writer().queue.list().at(0).directory;
+    sync_in_vain(writer(), directory);
+    for (const StagedFile& file : writer().staging.list(directory)) {
+      if (!file.path.ends_with(".safetensors")) continue;
+      const stdfs::path path = writer().staging.backing_path(file.id);
+      const std::string zeros(stdfs::file_size(path), '\0');
+      write_at(File::open(path, O_WRONLY).fd(), 0, as_bytes(zeros), path);
+    }
+  };
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(read_tree(writer().store->images().image_directory(1)), checkpoint(1));
 }
 
 TEST_F(PublishQueueTest, WhatTheQueueFoundLostIsNotHandedOverAgain) {

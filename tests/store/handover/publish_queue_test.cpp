@@ -201,6 +201,18 @@ TEST_F(PublishQueueTest, CodesFilesBeforeTheyAreHandedOver) {
   expect_version(1, files);
 }
 
+TEST_F(PublishQueueTest, CodesFilesOnceTheirParentHasArrived) {
+  const Files files = checkpoint(2, 1'200'000);
+  checkpoint(1, 1'200'000);
+  publish_elsewhere(1);
+  started();
+  writer().stage("run", files);
+  ASSERT_TRUE(eventually([&] { return writer().queue.early().waiting_files == 2; }));
+  materialize(*writer().store, writer().history, 1, {}, {});  // like the sync
+  writer().queue.parent_arrived();
+  EXPECT_TRUE(eventually([&] { return writer().queue.early().coded_files == 2; }));
+}
+
 TEST_F(PublishQueueTest, DoesNotTrustEarlyWorkOnAFileThatWasWrittenAgain) {
   started();
   Files files = checkpoint(1, 1'200'000);
@@ -445,6 +457,41 @@ TEST_F(PublishQueueTest, GoesOnIfItCannotBeTakenBackToWhereTheUserWants) {
   gate_.open();
   ASSERT_TRUE(writer().settles());
   EXPECT_EQ(end_of(order).how, How::published);
+  expect_version(1, checkpoint(1));
+}
+
+thread_local bool takes_back = false;  // this thread does
+
+/// The next one was published before it, while nobody knew yet whether it was taken back.
+TEST_F(PublishQueueTest, KeepsTheOrderWhereItCannotBeTakenBack) {
+  Gate write;
+  space_ = [&]() -> Space {
+    if (!takes_back) return {std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+    write.pass({});
+    return {0, std::uint64_t{1} << 40};
+  };
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.kind == "put") gate_.pass(call.context);
+  };
+  gate_.close();
+  write.close();
+  started();
+  const std::uint64_t first = hand_over(1), second = hand_over(2);
+  ASSERT_TRUE(gate_.is_reached());
+  const StagingId directory = writer().get(first).directory;
+  std::jthread taker([&] {
+    takes_back = true;
+    EXPECT_EQ(code_of([&] { writer().queue.take_back(directory, kStagingRoot, "back"); }),
+              ErrorCode::no_space);
+  });
+  EXPECT_TRUE(write.is_reached());
+  EXPECT_TRUE(eventually([&] { return writer().get(first).state != State::uploading; }));
+  write.open();
+  taker.join();
+  gate_.open();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(first).version, 1u);
+  EXPECT_EQ(end_of(second).version, 2u);
   expect_version(1, checkpoint(1));
 }
 

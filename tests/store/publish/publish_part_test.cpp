@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "store/base/error.hpp"
@@ -13,6 +14,7 @@
 #include "tests/support/code_of.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/writer.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -182,6 +184,25 @@ TEST_F(PublishPartTest, APartThatNeverComesIsNamedAndTheOthersStay) {
   EXPECT_EQ(error.code(), ErrorCode::timed_out);
   EXPECT_TRUE(contains(error.what(), "part 2 of 3 did not come")) << error.what();
   EXPECT_TRUE(publish(2, 1).is_committed_here);
+  EXPECT_EQ(read_on_a_fresh_host(1), whole(1, 1));
+}
+
+/// The last part came after that host had looked for the version, and all were removed since.
+TEST_F(PublishPartTest, AVersionThatComesDuringTheLastLookIsFound) {
+  publish(1, 1);
+  std::atomic<bool> is_waiting = false;
+  const auto hooks = std::make_shared<BucketHooks>();
+  hooks->before = [&](const BucketCall& call) {
+    const bool asks = call.kind == "get" && call.key.starts_with("parts/");
+    if (asks && is_waiting.exchange(false)) publish(2, 1);
+  };
+  Host own(Repository::open(std::make_unique<HookedBucket>(bucket_, hooks), {}), dir_ / "last");
+  PublishOptions options = part_options(3, 1, files_of(3, 1));
+  options.at = [&](std::string_view point) { is_waiting = is_waiting || point == "part"; };
+  const PartResult result = publish_part(own.history, *own.store, options, {}, {});
+  EXPECT_FALSE(is_waiting);
+  EXPECT_EQ(result.version, 1u);
+  EXPECT_TRUE(result.missing.empty());
   EXPECT_EQ(read_on_a_fresh_host(1), whole(1, 1));
 }
 

@@ -314,6 +314,59 @@ TEST_F(PublishTest, TakesAnEarlierTryOfItsOwnThatWasCommittedForItself) {
   expect_sound();
 }
 
+/// Which the options said then, not now.
+TEST_F(PublishTest, TellsOfAnEarlierTryOfItsOwnWhetherThatHasASnapshot) {
+  publisher().publish(checkpoint(1));
+  PublishOptions options = options_of(checkpoint(2));
+  options.nonce = kNonce;
+  options.wishes.snapshot = true;
+  options.at = outrun(1, [&] {
+    Host earlier = fresh_host();
+    PublishOptions same = options_of(dir_ / "checkpoint-2");
+    same.nonce = kNonce;
+    earlier.publish(same);
+  });
+  const PublishResult result = publisher().publish(options);
+  EXPECT_EQ(result.version, 2u);
+  EXPECT_TRUE(result.delta && !result.snapshot && !result.base);
+  EXPECT_EQ(result.images.version, 2u);
+  expect_sound();
+}
+
+TEST_F(PublishTest, HasNoImagesOfAnEarlierTryOfItsOwnThatHadOtherFiles) {
+  publisher().publish(checkpoint(1));
+  PublishOptions options = options_of(checkpoint(2));
+  options.nonce = kNonce;
+  options.keeps_images = true;
+  options.at = outrun(1, [&] {
+    Host earlier = fresh_host();
+    PublishOptions other = options_of(checkpoint(3));
+    other.nonce = kNonce;
+    earlier.publish(other);
+  });
+  const PublishResult result = publisher().publish(options);
+  EXPECT_EQ(result.version, 2u);
+  EXPECT_EQ(result.images.version, 0u);
+  EXPECT_FALSE(result.fresh);
+  EXPECT_FALSE(publisher().store->images().is_complete(2));
+  EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(3)));
+}
+
+/// Later publishes would remove what the manifest names.
+TEST_F(PublishTest, SendsNoManifestWhereTheNamesOfUploadsCannotBeChanged) {
+  std::atomic<std::uint64_t> free{std::uint64_t{1} << 40};
+  Host host(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "full", kNoFloor,
+            [&] {
+              return Space{free, std::uint64_t{1} << 40};
+            });
+  PublishOptions options = options_of(checkpoint(1));
+  options.at = [&](std::string_view point) {
+    if (point == "before-commit") free = 0;
+  };
+  EXPECT_EQ(error_of([&] { host.publish(options); }).code(), ErrorCode::no_space);
+  EXPECT_FALSE(bucket_->find(keys::manifest(1)));
+}
+
 // So that a bucket can resume an upload that a crash interrupted.
 TEST_F(PublishTest, UploadsUnderTheSameNamesAgainAfterItFailed) {
   const auto uploads = [&] {

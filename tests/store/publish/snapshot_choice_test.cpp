@@ -105,6 +105,16 @@ TEST_F(SnapshotChoiceTest, TheLastSnapshotCounts) {
   EXPECT_FALSE(is_due(128, 1000));
 }
 
+/// No such version could be published.
+TEST_F(SnapshotChoiceTest, IsDueWhereTheWayFromTheLastOneIsDamaged) {
+  add(63);
+  builder_.bucket()->replace(keys::manifest(20), "no manifest");
+  EXPECT_TRUE(is_due(64, 1u << 30));
+  EXPECT_TRUE(is_due(64, 1u << 30, {.asks_bucket = false}));
+  builder_.bucket()->fail_key(keys::manifest(20), ErrorCode::unavailable);
+  EXPECT_THROW(is_due(64, 1u << 30), Error);
+}
+
 class PublishSnapshotsTest : public PublishTest {};
 
 TEST_F(PublishSnapshotsTest, EveryThirdVersion) {

@@ -512,6 +512,43 @@ TEST_F(PartialVersionTest, KnowsWhetherSomebodyReadsAFileThatIsComplete) {
 
 // ---- failures ----
 
+// For want of memory, say.  What failed after a window was there had it counted twice, and a file
+// with a hole was whole.
+TEST_F(PartialVersionTest, WhoIsToldMayFailAndNothingIsCountedTwice) {
+  add_versions(1);
+  const std::string key = builder_.key("snapshots/1/", kLarge);
+  constexpr std::uint64_t kMended = 5 * kMiB, kDamaged = 13 * kMiB;
+  builder_.flip(key, kMended);
+  builder_.flip(key, kDamaged);
+  std::atomic<bool> fails = false;
+  PartialVersionOptions how = options(2);
+  how.tell_failures_for = std::chrono::milliseconds(20);
+  how.changed = [&] {
+    if (fails) throw std::bad_alloc();
+  };
+  const auto filled = fill(plan(1), std::move(how));
+  const auto code_at = [&](std::uint64_t offset) {
+    return error_of([&] { read(*filled, kLarge, offset, 100); }).code();
+  };
+  EXPECT_EQ(code_at(kMended), ErrorCode::corrupt);
+  EXPECT_EQ(code_at(kDamaged), ErrorCode::corrupt);
+  fails = true;
+  builder_.flip(key, kMended);
+  ASSERT_TRUE(eventually([&] {
+    try {
+      return read(*filled, kLarge, kMended, 100) == expected(1, kLarge, kMended, 100);
+    } catch (const Error&) {
+      return false;
+    }
+  }));
+  const auto until = Clock::now() + std::chrono::milliseconds(200);  // ten times, if it is counted
+  ASSERT_TRUE(
+      eventually([&] { return code_at(kDamaged) == ErrorCode::corrupt && Clock::now() > until; }));
+  EXPECT_FALSE(filled->is_here(kLarge));
+  EXPECT_FALSE(filled->is_complete());
+  filled->stop();
+}
+
 TEST_F(PartialVersionTest, ADamagedObjectIsToldAndOthersGoOnAndItComesOnceItIsMended) {
   add_versions(1);
   const std::string key = builder_.key("snapshots/1/", kLarge);
