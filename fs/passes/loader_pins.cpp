@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <functional>
 
 #include "fs/base/process_files.hpp"
 #include "fs/mount/mount_info.hpp"
@@ -162,6 +163,7 @@ Passes::Opened LoaderPins::opened(const Requester& caller, Inode inode) {
   PassOpen open{.reader = std::move(*reader),
                 .version = parts.version,
                 .file = parts.file,
+                .name = std::hash<std::string>()(entry.path),
                 .kind = pass_file_of(entry.path),
                 .weights_count = count_weights(*version),
                 .absent_count = count_rest(*version),

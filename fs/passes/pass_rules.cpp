@@ -20,7 +20,7 @@ bool Passes::has_opened(const Member& member, const PassOpen& open) noexcept {
 /// there.
 bool Passes::is_tail(const Member& before, const PassOpen& open) noexcept {
   const bool has_loaded = before.is_after_load || before.weights.count() > 0;
-  return open.kind == PassFile::small && has_loaded && !before.small_files.has(open.file);
+  return open.kind == PassFile::small && has_loaded && !before.small_names.contains(open.name);
 }
 
 bool Passes::has_all(const Pass& pass, const Member& member) noexcept {

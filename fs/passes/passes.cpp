@@ -118,6 +118,7 @@ Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const 
   if (member->weights.count() == 0 && !member->first_small) member->first_small = open.file;
   member->small = member->used = now;
   member->small_files.add(open.file);
+  member->small_names.insert(open.name);
   return {};
 }
 
@@ -151,7 +152,7 @@ Passes::Member* Passes::join(Pass& pass, const MemberKey& key, const PassOpen& o
   Member before = std::exchange(member, {});
   if (is_tail(before, open)) {
     member.is_after_load = true;
-    member.small_files = std::move(before.small_files);
+    member.small_names = std::move(before.small_names);
   }
   member.uid = reader.uid;
   member.command = reader.command;

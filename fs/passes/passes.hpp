@@ -89,6 +89,7 @@ struct PassOpen {
   std::string link = {};  // the symlink of the walk; empty: none, the version was named
   std::uint64_t version = 0;
   std::uint32_t file = 0;  // number of its entry
+  std::size_t name = 0;    // hash of its path: the same in all versions
   PassFile kind = PassFile::small;
   std::size_t weights_count = 0;  // weights files of the version
   std::size_t absent_count = 0;   // weights files that this host does not keep
@@ -236,9 +237,10 @@ class Passes {
     std::optional<std::uint32_t> first_weights = {};
     std::optional<std::uint32_t> first_small = {};  // opened before any weights file
     unsigned repetitions = 0;
-    bool is_round_decided = false;  // it stays even if it opens first_weights next
-    bool knows_newer = false;       // by readlink(2)
-    bool is_after_load = false;     // it joined by the tail of its last load
+    bool is_round_decided = false;           // it stays even if it opens first_weights next
+    bool knows_newer = false;                // by readlink(2)
+    bool is_after_load = false;              // it joined by the tail of its last load
+    std::set<std::size_t> small_names = {};  // small files, also of loads whose tail this is
     std::size_t open = 0;
     BootTime joined{};
     BootTime loaded{};                   // last OPEN or RELEASE of a weights file

@@ -420,8 +420,8 @@ void PartialVersion::State::finish_window(std::size_t window) {
       const bool waited = queue->state(other) == WindowQueue::State::written;
       if (waited && !edges->is_open(other)) set_here(other, calls);
     }
-    note_change(calls);
     is_last = file.windows_left == 0;
+    note_change(calls);
   }
   call(calls);
   if (is_last) finish_file(file);
@@ -434,6 +434,8 @@ void PartialVersion::State::finish_file(FilledFile& file) {
     seal_image(opened.fd(), file.path, image_seal);
   } catch (const Error& error) {
     return make_again(file, {error.code(), error.what()});
+  } catch (const std::exception& error) {
+    return make_again(file, {ErrorCode::no_memory, error.what()});
   }
   Calls calls;
   {
@@ -527,20 +529,24 @@ void PartialVersion::State::make_beside_alone(std::size_t window) {
 void PartialVersion::State::set_here(std::size_t window, Calls& calls) {
   FilledFile& file = file_of(window);
   queue->set_here(window);
-  troubles.forget(window);
+  file.windows_left--;  // before anything that may fail for want of memory
   bytes_here += file.window_bytes(window);
   if (plan.snapshot && file.blob == nullptr) snapshot_bytes += file.window_bytes(window);
+  troubles.forget(window);
   waiters.take_ready(window, calls.wakes);
-  file.windows_left--;
 }
 
 /// Called after each change, so that waiters look again.
 void PartialVersion::State::note_change(Calls& calls) {
-  const Trouble* trouble = troubles.worst();
-  const std::string message = trouble != nullptr ? trouble->message : "";
-  if (message != told_trouble) {
-    told_trouble = message;
-    calls.changed = true;
+  try {
+    const Trouble* trouble = troubles.worst();
+    const std::string message = trouble != nullptr ? trouble->message : "";
+    if (message != told_trouble) {
+      told_trouble = message;
+      calls.changed = true;
+    }
+  } catch (const std::bad_alloc&) {
+    calls.changed = true;  // told without a comparison
   }
   changes++;
   changed.notify_all();

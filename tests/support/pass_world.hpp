@@ -150,6 +150,7 @@ class PassWorld : public Processes {
     return {.reader = reader(pid),
             .version = version,
             .file = file,
+            .name = file,
             .kind = file < kConfig ? PassFile::weights : PassFile::small,
             .weights_count = shards_,
             .absent_count = absent_count,

@@ -586,6 +586,23 @@ TEST_F(PassesTest, TheTailOfALoadDoesNotDecideTheNextOne) {
   }
 }
 
+TEST_F(PassesTest, WhatALoadBeforeTheTailHadReadIsNoSecondLookOfTheNextOne) {
+  constexpr std::uint32_t kTokenizer = 102;
+  const pid_t pid = start();
+  for (const std::uint32_t file : {kConfig, kTokenizer}) read(pid, file);
+  load(pid);
+  publish();
+  wait(kGrace);
+  EXPECT_EQ(read(pid, kIndex), 43u);
+  EXPECT_EQ(read(pid, kConfig), 43u);
+  EXPECT_EQ(load(pid), 43u);
+  publish();
+  for (const std::uint32_t file : {kTokenizer, kIndex}) {
+    wait(kQuiet);
+    EXPECT_EQ(read(pid, file), 43u) << file;
+  }
+}
+
 TEST_F(PassesTest, SoDoesWhoItStartsMeanwhile) {
   const pid_t pid = start();
   read(pid, kConfig);
