@@ -376,7 +376,7 @@ TEST_F(PassesTest, ASubsetLoaderLeavesToo) {
 
 TEST_F(PassesTest, ASubsetLoaderThatBeginsWithItsConfigLeavesToo) {
   const pid_t pid = start();
-  for (int i = 0; i < 3; i++) {
+  for (unsigned i = 0; i < 3; i++) {
     for (const std::uint32_t file : {kConfig, 1u, 2u}) EXPECT_EQ(read(pid, file), 42u + i) << i;
     publish();
     wait(minutes(5));
