@@ -404,7 +404,7 @@ TEST_F(Collect, NothingIsRetiredForASnapshotThatIsNotThere) {
     bucket.erase(file);
     bucket.erase(hashes);
   });
-  for (const std::size_t less : {1, 30}) {
+  for (const std::size_t less : {std::size_t{1}, std::size_t{30}}) {
     expect_other_way(".hashes that are cut", [&](auto& bucket, const auto&, const auto& hashes) {
       cut(bucket, hashes, bucket.find(hashes)->size() - less);
     });
