@@ -22,10 +22,10 @@
 //               after the last of them
 //     leaves    a member leaves when it starts over after it was quiet: it opens the weights file
 //               that it began with, or a small file: one that it has opened before if it has all
-//               weights, else the one that it began with.  It must have no file open.  The first
-//               time since it opened a weights file that was new to it, and always if it has not
-//               all, it must have been quiet for `grace`; later for `quiet`.  A member that has
-//               all and was quiet for `grace`, or has not and was for `most`, may have files open.
+//               weights, else, after `grace`, the one that it began with.  It must have no file
+//               open.  The first time since it opened a weights file that was new to it, it must
+//               have been quiet for `grace`; later for `quiet`.  A member that has all and was
+//               quiet for `grace`, or has not and was for `most`, may have files open.
 //               One that has seen another version by readlink(2) leaves with its first OPEN after
 //               being quiet; if it has not all, after `grace` and with a file that it has opened
 //               before.

@@ -261,6 +261,12 @@ class SyncDirectory(SyncTest):
         self.assertIn("versions/2", status["error"]["message"])
         self.assertEqual(harness.read_file(self.join("versions/2/a")), b"mine")
 
+        service.stop()  # it starts with it, too
+        service = Service(self)
+        service.ready()
+        service.wait_status(lambda status: status["error"], "an error")
+        self.assertEqual(self.latest(), 3)
+
     # ---- killed ----
 
     def test_killed_at_any_point_it_leaves_what_the_next_one_puts_right(self):

@@ -556,6 +556,20 @@ TEST(History, SeesARewrittenVersionWhenTheNextOneComes) {
   EXPECT_EQ(code_of([&] { history->refresh(3, {}); }), ErrorCode::corrupt);
 }
 
+// The hash of the newest is kept beside its manifest, which may have rotted.
+TEST(History, RefusesTheNextVersionOfAnotherHistoryAlsoWithoutTheManifestOfItsOwn) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 3);
+  EXPECT_EQ(at.history()->refresh(0, {}), 3u);
+  at.store->db().remove_range(ColumnFamily::manifests, {}, {}, {});
+  at.rewrite(3, 2);
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.history()->find(4, {}); }, &message), ErrorCode::corrupt);
+  EXPECT_NE(message.find("the bucket's version 3 is not the one that this host knew"),
+            std::string::npos)
+      << message;
+}
+
 TEST(History, SeesARollbackAtItsFirstRefresh) {
   HistoryFixture at;
   commit_versions(*at.repository, 3);
