@@ -34,8 +34,13 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
   } catch (const Error& error) {
     attempted = version;
     bring_failures++;
-    const bool may_be_older = options.follow.what.kind == Follow::Kind::latest;
-    if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
+    const bool may_be_older =
+        options.follow.what.kind == Follow::Kind::latest && is_about_objects(error.code());
+    if (may_be_older && bring_older(context, progress) &&
+        bring_after_all(version, context, progress)) {
+      log_info(fmt::format("version {} is made of the one before: {}", version, error.what()));
+      return;
+    }
     show_catalog(&context);
     retry_at = Clock::now() + retry_delay(options.follow.poll.interval, bring_failures, random);
     throw;
@@ -92,17 +97,32 @@ void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& 
                   version, layout->files().front().path));
 }
 
-/// The newest version cannot be built; an older one may work.
-void Sync::State::bring_older(const Context& context, const Progress& progress) {
+/// What was missing may be the snapshot that it would have begun with: now there is a version here.
+bool Sync::State::bring_after_all(std::uint64_t version, const Context& context,
+                                  const Progress& progress) {
+  try {
+    with_errors([&] { bring(version, context, progress); });
+  } catch (const Error&) {
+    return false;  // as before
+  }
+  attempted = 0;
+  bring_failures = 0;
+  return true;
+}
+
+/// The newest version cannot be built; an older one may work.  Returns: whether one did.
+bool Sync::State::bring_older(const Context& context, const Progress& progress) {
   const std::uint64_t newest = poller.newest();
   const std::uint64_t least = std::max(latest(), newest - std::min(newest, kFallbacksMax + 1));
   for (std::uint64_t version = newest - 1; version > least; version--) {
     try {
-      return with_errors([&] { bring(version, context, progress); });
+      with_errors([&] { bring(version, context, progress); });
+      return true;
     } catch (const Error& error) {
-      if (!is_about_objects(error.code())) return;
+      if (!is_about_objects(error.code())) return false;
     }
   }
+  return false;
 }
 
 /// Called before `latest` moves, so that a restart cannot take readers back to an older version.

@@ -78,7 +78,8 @@ struct Sync::State {
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   void show_brought(VersionWatch& watch, const Context* bucket);
   void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
-  void bring_older(const Context& context, const Progress& progress);
+  bool bring_older(const Context& context, const Progress& progress);
+  bool bring_after_all(std::uint64_t version, const Context& context, const Progress& progress);
   void persist(std::uint64_t version, const Context& context, Durability durability);
   void note_newest(const Context& context);
   void sync_newest() noexcept;

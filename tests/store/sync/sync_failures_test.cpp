@@ -114,6 +114,24 @@ TEST_F(SyncTest, ShowsAColdHostTheNewestVersionThatCanBeMade) {
   expect_latest(*on, 2);
 }
 
+// It began with the newest snapshot; what leads to the newest version without it is there.
+TEST_F(SyncTest, AColdHostMakesTheNewestVersionInOneRoundWithoutALostSnapshot) {
+  publish(1);
+  publish(2);
+  PublishOptions options;
+  options.directory = checkpoint(3);
+  options.wishes.snapshot = true;
+  publisher_.publish(std::move(options));
+  publish(4);
+  for (const auto& [key, bytes] : bucket_->objects()) {
+    if (key.starts_with("snapshots/3/") && key.ends_with(".safetensors")) bucket_->erase(key);
+  }
+  const auto on = reader();
+  on->sync.run_once({});
+  expect_latest(*on, 4);
+  EXPECT_EQ(on->sync.status().error, "");
+}
+
 TEST_F(SyncTest, GoesUpToABrokenManifestAndOnWhenItIsMended) {
   publish(1);
   const auto on = reader();
