@@ -5,8 +5,8 @@
 #   scripts/gpu.sh [--blocks N]      N: blocks of the benchmark (4096: 512 MiB of bf16)
 #
 # Needs nvcc and g++ and nothing else: no cmake, no libraries, no network.  The build lies in
-# build-gpu/.  Without a device it builds everything, prints what -Xptxas -v says of each kernel,
-# and says that nothing ran.  Ends with 1 if a check is wrong.
+# build-gpu/.  It also prints what -Xptxas -v says of each kernel.  Without a device it builds
+# everything, and says that nothing ran.  Ends with 1 if a check is wrong.
 set -euo pipefail
 case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -17,11 +17,16 @@ mkdir -p "$out"
 nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc /opt/cuda/bin/nvcc 2>/dev/null | head -n 1 || true)
 [ -n "$nvcc" ] || { echo "no nvcc: neither on PATH nor in /usr/local/cuda/bin" >&2; exit 1; }
 
-# Only what this device runs, which halves the time; sm_90 where there is none.
+# Only what this device runs, which halves the time; sm_90 where there is none.  If it finds no
+# driver, nvidia-smi says so on stdout.
 device=$(nvidia-smi --query-gpu=compute_cap,name,driver_version --format=csv,noheader 2>/dev/null |
   head -n 1 || true)
-arch=sm_90
-[[ $device =~ ^([0-9]+)\.([0-9]+), ]] && arch=sm_${BASH_REMATCH[1]}${BASH_REMATCH[2]}
+if [[ $device =~ ^([0-9]+)\.([0-9]+), ]]; then
+  arch=sm_${BASH_REMATCH[1]}${BASH_REMATCH[2]}
+else
+  arch=sm_90
+  device=
+fi
 
 # The same sources as in CMake, without the variants that need Highway and xxHash.
 host=$(ls kernels/{block,scalar,dispatch}/*.cpp | grep -v gpu_none)
@@ -74,12 +79,12 @@ resources() {
     sort | awk -F'\t' '{ printf "| %s | %s | %s | %s | %s |\n", $1, $2, $3, $4, $5 }'
 }
 
+resources
 if [ -z "$device" ]; then
-  resources
   printf '\nNothing ran: this machine has no CUDA device. Everything was built.\n'
   exit 0
 fi
-printf 'device: %s\n\n' "$device"
+printf '\ndevice: %s\n\n' "$device"
 timeout 240 "$out/cuda_check" --data tests/data
 printf '\n'
 timeout 120 "$out/gpu_bench" "$@"

@@ -49,8 +49,9 @@ CoderChoice::CoderChoice(std::optional<int> gpu)
   }
   kernels::GpuOptions options;
   options.device = *gpu;
-  options.on_failure = [failure = failure_, device = *gpu](std::string_view why) {
+  options.on_failure = [failure = failure_, device = *gpu](std::string_view why, bool is_given_up) {
     log_warning(fmt::format("--gpu {}: {}", device, why));
+    if (!is_given_up) return;
     const std::lock_guard lock(failure->mutex);
     failure->why = why;
   };

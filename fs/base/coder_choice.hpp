@@ -1,7 +1,8 @@
 // Coder choice: the coder for this process, according to WEIGHTFS_KERNELS and --gpu.
 //
 // A GPU is used only on request, since it belongs to the engine.  If it cannot be used the CPU does
-// the work; this is logged once (a command logs to stderr) and reported by state().
+// the work; this is logged once (a command logs to stderr) and reported by state().  A failure that
+// passes is only logged.
 //
 // Threads: all calls may run in parallel.
 #pragma once

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fs/base/errno.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -85,26 +86,31 @@ Warmer::Run::~Run() {
 
 void Warmer::run(const std::stop_token& stop) {
   take_lowest_priority();
-  milliseconds pause = options_.look;
-  std::uint64_t last = 0;
-  Clock::time_point due{};
+  Rhythm rhythm{options_.look};
   while (!stop.stop_requested()) {
     {
       const std::lock_guard lock(mutex_);
       seen_notices_ = notices_;
     }
-    const WarmTarget target = find_target();
-    const bool is_new = target.version != last;
-    if (target.version != 0 && (is_new || Clock::now() >= due)) {
-      if (is_new) pause = options_.look;
-      const bool was_cold = warm(target, stop);
-      if (!is_new && was_cold) pause = std::min<milliseconds>(pause * 2, kLookMax);
-      last = target.version;
-      due = Clock::now() + pause;
+    try {
+      look(rhythm, stop);
+    } catch (const std::exception& error) {  // no memory: it looks again after a pause
+      log_failure("page cache", error);
     }
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, stop, pause, [this] { return notices_ != seen_notices_; });
+    changed_.wait_for(lock, stop, rhythm.pause, [this] { return notices_ != seen_notices_; });
   }
+}
+
+void Warmer::look(Rhythm& rhythm, const std::stop_token& stop) {
+  const WarmTarget target = find_target();
+  const bool is_new = target.version != rhythm.last;
+  if (target.version == 0 || (!is_new && Clock::now() < rhythm.due)) return;
+  if (is_new) rhythm.pause = options_.look;
+  const bool was_cold = warm(target, stop);
+  if (!is_new && was_cold) rhythm.pause = std::min<milliseconds>(rhythm.pause * 2, kLookMax);
+  rhythm.last = target.version;
+  rhythm.due = Clock::now() + rhythm.pause;
 }
 
 /// The version about to be shown takes precedence over the one that is shown.

@@ -108,7 +108,15 @@ class Warmer {
   [[nodiscard]] CacheState state() const;
 
  private:
+  /// When the thread looks.
+  struct Rhythm {
+    std::chrono::milliseconds pause;
+    std::uint64_t last = 0;   // version that was warmed
+    Clock::time_point due{};  // again
+  };
+
   void run(const std::stop_token& stop);
+  void look(Rhythm& rhythm, const std::stop_token& stop);
   [[nodiscard]] WarmTarget find_target() const;
   bool warm(const WarmTarget& target, const std::stop_token& stop);
   CacheState::Warming read(const WarmTarget& target, const Residency& before,

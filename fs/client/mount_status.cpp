@@ -116,6 +116,7 @@ std::string read_file_within(const std::filesystem::path& path, std::chrono::mil
 
 std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout) {
   return checked_status(mount, [&] {
+    if (mount.type == kDirectoryType) return read_own_status(mount.path);
     try {
       return read_file_within(mount.path / ".weightfs/status", timeout);
     } catch (const Error& error) {

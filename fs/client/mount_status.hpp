@@ -23,13 +23,13 @@ std::string read_file_within(const std::filesystem::path& path, std::chrono::mil
 
 /// The JSON text of MOUNT/.weightfs/status.
 /// Throws Error: unavailable (the daemon is gone: says how to mount again), timed_out (it does not
-/// answer), corrupt (the file is something else), permission (another user's own mount: says as
-/// whom to run this).
+/// answer), corrupt (the file is something else), permission (another user's own mount or directory
+/// of a sync: says as whom to run this).
 std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout = kStatusTimeout);
 
-/// The same; root may also look into another user's own mount, in the name of that user.  What is
-/// behind such a mount may be a program of that user that says anything: show it, and do nothing
-/// that it says.
+/// The same; root may also look into another user's own mount, in the name of that user, and
+/// everybody into a directory.  What is there may say anything that this user likes: show it, and
+/// do nothing that it says.
 std::string read_status_of_other(const MountInfo& mount,
                                  std::chrono::milliseconds timeout = kStatusTimeout);
 

@@ -33,8 +33,11 @@ std::string reason_text(const Options& options) {
 Json gpus_json(const kernels::GpuDevices& gpus) {
   Json list = Json::array();
   for (const kernels::GpuDevice& gpu : gpus.devices) {
-    list.push_back(
-        {{"device", gpu.number}, {"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+    list.push_back({{"device", gpu.number},
+                    {"name", gpu.name},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"usable", gpu.why_not.empty()},
+                    {"why", gpu.why_not}});
   }
   return list;
 }
@@ -97,8 +100,9 @@ std::string to_text(const Diagnosis& found, const std::vector<std::string>& warn
   table.add({"operations", operations_text(found)});
   for (const kernels::GpuDevice& gpu : found.gpus.devices) {
     table.add({fmt::format("GPU {}", gpu.number),
-               fmt::format("{}, {}; --gpu {} uses it", gpu.name, human_bytes(gpu.memory_bytes),
-                           gpu.number)});
+               fmt::format("{}, {}; {}", gpu.name, human_bytes(gpu.memory_bytes),
+                           gpu.why_not.empty() ? fmt::format("--gpu {} uses it", gpu.number)
+                                               : "cannot be used: " + gpu.why_not)});
   }
   if (found.gpus.devices.empty()) table.add({"GPU", "none: " + found.gpus.why});
   for (const std::string& warning : warnings) table.add({"warning", warning});
@@ -146,14 +150,15 @@ std::string findings_text(const std::string& title, const std::vector<Finding>& 
   return fmt::format("{}\n{}", title, table.text(columns));
 }
 
-/// A bundle is wanted most where the daemon answers no more: then `no_answer` says why.
+/// A bundle is wanted most where the daemon answers no more: then `no_answer` says why.  Nothing is
+/// taken of what belongs to another user.
 Target find_target(const Options& options, std::string& no_answer) {
   try {
     return resolve_target(options.target);
   } catch (const Error& error) {
     const auto served =
         options.look.output.empty() ? std::nullopt : find_served_around(options.target);
-    if (!served) throw;
+    if (!served || error.code() == ErrorCode::permission) throw;
     no_answer = error.what();
     return {.url = canonical_url(served->source), .mount_point = served->path, .bucket = {}};
   }

@@ -164,7 +164,7 @@ std::optional<Flaw> find_flaw(const MountInfo& mount, const Json& status) {
 }
 
 Json directory_status(const MountInfo& mount) {
-  Json status = parse_json(read_status(mount), mount.path.string());
+  Json status = parse_json(read_status_of_other(mount), mount.path.string());
   const auto flaw = find_flaw(mount, status);
   if (!flaw) return status;
   status["state"] = flaw->state;

@@ -30,6 +30,7 @@
 #include "fs/control/mount_record.hpp"
 #include "fs/daemon/bound_versions.hpp"
 #include "fs/daemon/control_handlers.hpp"
+#include "fs/daemon/publish_first.hpp"
 #include "fs/daemon/session_guard.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/hooks/hooks.hpp"
@@ -60,7 +61,6 @@
 #include "store/repository/open_bucket.hpp"
 #include "store/repository/probe.hpp"
 #include "store/repository/repository.hpp"
-#include "store/skips/make_skip.hpp"
 #include "store/skips/skip_maker.hpp"
 #include "store/staging/staging.hpp"
 #include "store/streaming/remote_files.hpp"
@@ -270,7 +270,7 @@ class Daemon {
     skips_.emplace(runtime_->store(), runtime_->history(),
                    SkipMakerOptions{
                        .off = off, .versions = history, .give_way = [this](const Context& context) {
-                         wait_published(context);
+                         wait_published(*queue_, context);
                        }});
     if (!off.empty()) log_info(fmt::format("skip deltas are not made: {}", off));
     const auto changed = [this] {
@@ -281,18 +281,6 @@ class Daemon {
         runtime_->sync().listen({.changed = changed, .recorded = [this] { skips_->wake(); }});
     skips_->start();
     skips_->wake();
-  }
-
-  /// Returns when nothing waits to be published, or is being published.
-  void wait_published(const Context& context) const {
-    const auto is_publishing = [this] {
-      return std::ranges::any_of(queue_->list(), [](const HandOver& one) {
-        return one.state != HandOver::State::conflict && one.state != HandOver::State::failed;
-      });
-    };
-    while (is_publishing() && !context.stop.stop_requested()) {
-      queue_->wait_change(Clock::now() + kFollowInterval, context.stop);
-    }
   }
 
   /// The mounting user, or --uid and --gid.
@@ -350,54 +338,28 @@ class Daemon {
     SkipWork skips;
     if (skips_->status().off.empty()) {
       skips.make = [this](const VersionPair& versions, const Context& context) {
-        return make_skip_here(versions, context);
+        return make_skip_in_turn(*queue_, runtime_->store(), runtime_->history(), versions,
+                                 context);
       };
     }
     skips.check = [&history](const SkipRecord& record, const Context& context) {
       (void)check_skip(history, record, context);
     };
     gc_.emplace(runtime_->repository(), options_.writing.gc,
-                BackgroundGc::Sources{.newest = [this] { return runtime_->sync().status().newest; },
-                                      .is_busy = [this] { return is_publishing(); },
+                BackgroundGc::Sources{.newest = [this] { return runtime_->sync().newest(); },
+                                      .is_busy = [this] { return is_publishing(*queue_); },
                                       .skips = std::move(skips)});
-  }
-
-  /// Of what the store's history leads to.  Returns: false if that is not enough, or if what it is
-  /// made of takes the room that a publish needs.
-  bool make_skip_here(const VersionPair& versions, const Context& context) {
-    MakeSkipOptions how;
-    how.claim = Eviction::Claim::in_use;
-    how.threads = 1;
-    Store& store = runtime_->store();
-    how.before_batch = [this, &store,
-                        newest = store.manifests().newest().version](const Context& own) {
-      let_publish_go_first(
-          store, newest, [this](const Context& its) { wait_published(its); }, own);
-    };
-    try {
-      return make_skip(store, runtime_->history(), versions, how, context, {}).has_value();
-    } catch (const Error& error) {
-      const bool is_for_now =
-          error.code() == ErrorCode::not_found || error.code() == ErrorCode::no_space;
-      if (!is_for_now) throw;
-      log_info(fmt::format("gc does without the skip delta from version {} to {}: {}",
-                           versions.from, versions.to, error.what()));
-      return false;
-    }
-  }
-
-  /// Whether a hand-over is under way: one that waits for the user, or for the bucket, is not.
-  [[nodiscard]] bool is_publishing() const {
-    using State = HandOver::State;
-    return std::ranges::any_of(queue_->list(), [](const HandOver& one) {
-      return one.state == State::queued || one.state == State::uploading ||
-             one.state == State::committing;
-    });
   }
 
   // ---- serving ----
 
   void serve() {
+    serve_mounted();
+    if (announcer_) announcer_->stop();  // waits for the bucket, and nobody for the mount by now
+  }
+
+  /// Returns when the mount is gone.
+  void serve_mounted() {
     const Sync& sync = runtime_->sync();
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](const DeltaId& id) { return deltas_->find_facts(id); });
@@ -409,18 +371,8 @@ class Daemon {
     pins_->set_device(device_);
     const GuardedSession guarded(session_guard_, session);
     if (queue_) queue_->start(fence_);
-    if (session.wants_binds()) {
-      serve_bound(session);
-    } else {
-      const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
-      auto report = begin_serving(session);
-      run_session(session);
-      report.reset();
-      runtime_->hooks().stop();
-    }
-    signals_.request_stop();
+    serve_until_end(session);
     metrics_.reset();  // what the session has counted goes with it, and no counter goes back
-    if (announcer_) announcer_->stop();
   }
 
   [[nodiscard]] MountRecord make_record() const {
@@ -469,22 +421,22 @@ class Daemon {
     announcing_ = sync.listen({.changed = [this] { announcer_->wake(); }});
   }
 
-  /// Bind mounts are made through the mount, so it must be served meanwhile, also at the end.
-  void serve_bound(FuseSession& session) {
-    pins_->set_bind_mode();
+  /// The mount is served as long as anything may look at it: hooks, the report, and who binds, for
+  /// bind mounts are made through it.
+  void serve_until_end(FuseSession& session) {
+    if (session.wants_binds()) pins_->set_bind_mode();
     std::counting_semaphore<2> ends(0);  // released by a signal and by the session
     const std::stop_callback on_stop(context_.stop, [&ends] { ends.release(); });
-    {
-      const SessionThread server(session, [&] {
-        run_session(session);
-        ends.release();
-      });
-      const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
-      auto report = begin_serving(session);
-      ends.acquire();
-      report.reset();
-      signals_.request_stop();  // starts the grace period
-    }
+    const SessionThread server(session, [&] {
+      run_session(session);
+      ends.release();
+    });
+    std::optional<BoundRun> binding;
+    if (session.wants_binds()) binding.emplace(*bound_, *session.mount(), runtime_->sync());
+    auto report = begin_serving(session);
+    ends.acquire();
+    signals_.request_stop();  // starts the grace period
+    report.reset();
     runtime_->hooks().stop();
   }
 
@@ -492,7 +444,7 @@ class Daemon {
   /// a version is shown before the bucket has been polled, so the bucket is polled here.
   std::uint64_t newest_seen() {
     const std::uint64_t known =
-        std::max(runtime_->sync().status().newest, runtime_->store().manifests().newest().version);
+        std::max(runtime_->sync().newest(), runtime_->store().manifests().newest().version);
     try {
       return runtime_->history().refresh(known, context_.within(kOpenTimeout));
     } catch (const Error& error) {
@@ -567,11 +519,13 @@ class Daemon {
     return advice_text(advise(runtime_->cache(), session_guard_.serving().mode));
   }
 
-  [[nodiscard]] KeptState kept_state(const Catalog& catalog) const {
+  /// `latest`: as the status says.
+  [[nodiscard]] KeptState kept_state(const Catalog& catalog, std::uint64_t latest) const {
     KeptState state{.only = options_.only, .made_bytes = remote_files_->made_bytes()};
-    if (const auto latest = catalog.find(catalog.latest)) {
-      state.version_bytes = latest->size_bytes();
-      state.kept_bytes = latest->kept_bytes();
+    if (const auto version = catalog.find(latest)) {
+      state.version_bytes = version->size_bytes();
+      state.kept_bytes = version->kept_bytes();
+      state.lacks_files = version->lacks_files;
     }
     return state;
   }
@@ -588,7 +542,7 @@ class Daemon {
     if (announcer_) state.announce = announcer_->state();
     const auto catalog = runtime_->sync().catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
-    state.kept = kept_state(*catalog);
+    state.kept = kept_state(*catalog, state.sync.latest);
     return state;
   }
 

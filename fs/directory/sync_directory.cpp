@@ -28,6 +28,7 @@ namespace stdfs = std::filesystem;
 
 constexpr std::uint64_t kSyncFormat = 1;
 constexpr std::uint64_t kSyncFileBytesMax = 1u << 30;  // a record's, which lists every file
+constexpr std::uint64_t kSyncStatusBytesMax = 16u << 20;
 constexpr std::size_t kSyncCopyBytes = 4u << 20;
 constexpr std::string_view kOwnName = ".weightfs";
 constexpr std::string_view kTargetPrefix = "versions/";
@@ -205,6 +206,21 @@ std::optional<Error> error_of(Body&& body) {
     return error;
   }
   return std::nullopt;
+}
+
+/// Opens `name` in `at`, only to look at it and to reach what is behind it.
+/// Throws Error: permission, if it belongs to another user than root and this one.
+File open_own(const File& at, const stdfs::path& name, const stdfs::path& directory) {
+  File own(::openat(at ? at.fd() : AT_FDCWD, name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat found {};
+  if (!own || ::fstat(own.fd(), &found) != 0) {
+    throw_errno(errno, fmt::format("open {} of {}", name.string(), directory.string()));
+  }
+  if (found.st_uid == 0 || found.st_uid == ::geteuid()) return own;
+  throw Error(ErrorCode::permission,
+              fmt::format("{} is a directory of uid {}, and no other user, nor root, does what it "
+                          "says: run this as that user",
+                          directory.string(), found.st_uid));
 }
 
 bool has_no_links(int error) {
@@ -582,6 +598,14 @@ std::optional<SyncDirectoryInfo> find_sync_directory(const stdfs::path& path) {
     }
   }
   return info;
+}
+
+// By descriptors, and no symlink is followed: whose DIR is may put something else there meanwhile.
+std::string read_own_status(const stdfs::path& directory) {
+  const File own = open_own({}, directory / kOwnName, directory);
+  static_cast<void>(open_own(own, "sync", directory));
+  const File status = open_own(own, "status", directory);
+  return read_file(fmt::format("/proc/self/fd/{}", status.fd()), kSyncStatusBytesMax);
 }
 
 }  // namespace weightfs::fs

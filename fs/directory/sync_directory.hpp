@@ -156,4 +156,9 @@ struct SyncDirectoryInfo {
 /// Returns: nullopt if `path` is not such a directory.
 std::optional<SyncDirectoryInfo> find_sync_directory(const std::filesystem::path& path);
 
+/// The text of DIR/.weightfs/status, for who does what it says.
+/// Throws Error: permission, if another user than root and this one may have written it: says as
+/// whom to run this; not_found; io.
+std::string read_own_status(const std::filesystem::path& directory);
+
 }  // namespace weightfs::fs

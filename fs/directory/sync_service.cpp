@@ -20,7 +20,9 @@
 #include <ctime>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "fs/base/descriptors.hpp"
 #include "fs/base/notify_socket.hpp"
@@ -360,9 +362,10 @@ class SyncService {
   [[nodiscard]] DaemonState shown_state() const {
     DaemonState state = runtime_->state();
     if (listener_) state.metrics = to_string(listener_->address());
-    const auto catalog = shown();  // show() may replace it meanwhile
-    for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
-    state.sync.latest = directory_->latest();
+    const std::uint64_t latest = directory_->latest();
+    state.versions = versions_with(latest);
+    state.sync.latest = latest;
+    state.sync.behind_since = behind_since(latest);
     state.serving.mode = "directory";
     if (announcer_) state.announce = announcer_->state();
     const std::lock_guard lock(mutex_);
@@ -373,6 +376,23 @@ class SyncService {
       state.sync.error_time = std::time(nullptr);
     }
     return state;
+  }
+
+  /// What is shown.  `latest` is whole there, also if it is not in the store (a lost one).
+  [[nodiscard]] std::vector<std::uint64_t> versions_with(std::uint64_t latest) const {
+    const auto catalog = shown();  // show() may replace it meanwhile
+    std::set<std::uint64_t> versions;
+    for (const auto& [number, version] : catalog->versions) versions.insert(number);
+    if (latest != 0) versions.insert(latest);
+    return {versions.begin(), versions.end()};
+  }
+
+  /// The first answer for a `latest` counts: Sync forgets when it has seen a version, as many come.
+  [[nodiscard]] std::int64_t behind_since(std::uint64_t latest) const {
+    const std::int64_t since = runtime_->sync().behind_since(latest);
+    const std::lock_guard lock(mutex_);
+    if (behind_.latest != latest || behind_.since == 0) behind_ = {latest, since};
+    return behind_.since;
   }
 
   /// For a Pulse, while the caller's thread is busy: only one of the two writes at a time.
@@ -431,12 +451,16 @@ class SyncService {
   std::string stated_, status_error_;   // of who writes the status: the caller's thread or a Pulse,
   Clock::time_point restate_at_{};      // and never both
 
-  // Guards the fields below; the caller's thread, which alone changes all but `health_`, reads
-  // without it.
+  // Guards the fields below; the caller's thread, which alone changes all but `health_` and
+  // `behind_`, reads without it.
   mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};
   std::filesystem::path control_socket_;  // empty: there is none
   std::string error_, error_code_;        // the directory's; empty: none
   std::string health_;
+  mutable struct {
+    std::uint64_t latest = 0;
+    std::int64_t since = 0;  // 0: it is not known to be behind
+  } behind_;
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
   std::optional<MetricsServer> metrics_;  // last: ended first
 };

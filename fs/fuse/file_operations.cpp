@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,6 +25,9 @@ namespace {
 
 constexpr std::chrono::seconds kRoomPatience{5};
 constexpr std::chrono::milliseconds kRoomPause{100};
+
+constexpr std::size_t kTextBytesMax = 64u << 20;  // of all texts that are open
+constexpr std::size_t kTextRecordBytes = 256;     // an open, beside its text
 
 // An object that is missing in the bucket is no file that is missing here, and one that cannot be
 // read here no call that this file system does not have.
@@ -58,10 +62,11 @@ std::function<void()> read_image(fuse_req_t req, Server& server, const OpenImage
   });
 }
 
-// Opens the image for this READ.
-void park_single_read(fuse_req_t req, const LocalFile& file, FileRange range) {
+// Opens the image for this READ, beside what its open has.
+void park_single_read(fuse_req_t req, Inode inode, const LocalFile& file, FileRange range) {
   park(req, {RequestKind::read},
        [=, &server = server_of(req)](const Context&) -> std::function<void()> {
+         server.page_sources.take(inode, image_number(inode, file));
          return read_image(req, server, OpenImage(file), range);
        });
 }
@@ -113,9 +118,25 @@ void park_streaming_read(fuse_req_t req, Inode inode, const ImageToRead& image, 
 
 // ---- What is open ------------------------------------------------------------------------------
 
+// What the texts that are open may take together: anybody may open one, as often as they like.  The
+// last quarter is left to those who look after the mount.
+std::size_t text_bytes_max(const Requester& who) {
+  const bool looks_after_it = who.uid == 0 || who.uid == ::geteuid();
+  return looks_after_it ? kTextBytesMax : kTextBytesMax / 4 * 3;
+}
+
 class OpenText final : public OpenFile {
  public:
-  explicit OpenText(std::string text) : text_(std::move(text)) {}
+  /// Throws PosixError: ENFILE if the texts that are open then take more than `bytes_max`.
+  OpenText(Server& server, std::string text, std::size_t bytes_max)
+      : server_(server), text_(std::move(text)), bytes_(text_.capacity() + kTextRecordBytes) {
+    if (server_.text_bytes.fetch_add(bytes_) + bytes_ <= bytes_max) return;
+    server_.text_bytes -= bytes_;
+    throw PosixError(ENFILE, "open one more text");
+  }
+  ~OpenText() override { server_.text_bytes -= bytes_; }
+  OpenText(const OpenText&) = delete;
+  OpenText& operator=(const OpenText&) = delete;
 
   void read(fuse_req_t req, FileRange range) const override {
     const std::string_view rest =
@@ -124,7 +145,9 @@ class OpenText final : public OpenFile {
   }
 
  private:
+  Server& server_;
   const std::string text_;
+  const std::size_t bytes_;
 };
 
 // An open that Server::opens has counted, and perhaps a pass.
@@ -168,7 +191,7 @@ class OpenLocal final : public CountedFile {
 
   void read(fuse_req_t req, FileRange range) const override {
     if (image_ == nullptr) {
-      park_single_read(req, file_, range);  // by readahead(2): of pages that nobody will read
+      park_single_read(req, inode_, file_, range);  // by readahead(2)
     } else if (!image_->is_streaming()) {
       park(req, {RequestKind::read},
            [req, range, image = ImageToRead(image_),
@@ -193,17 +216,28 @@ class OpenLocal final : public CountedFile {
   const std::shared_ptr<const OpenImage> image_;
 };
 
+// Where the file lies, if all of it is here and its version is shown.
+std::optional<LocalFile> find_local(const Server& server, Inode inode) {
+  try {
+    const FileKind now = server.tree.open(inode);
+    if (const auto* local = std::get_if<LocalFile>(&now)) return *local;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+  }
+  return std::nullopt;
+}
+
 class OpenRemote final : public CountedFile {
  public:
   OpenRemote(Server& server, Inode inode, RemoteFile file)
       : CountedFile(server, inode, file.size_bytes), file_(std::move(file)) {}
 
   void read(fuse_req_t req, FileRange range) const override {
-    // This host may have begun to keep the file since it was opened.
-    const FileKind now = server_.tree.open(inode_);
-    if (const auto* local = std::get_if<LocalFile>(&now)) {
-      park_single_read(req, *local, range);
-    } else if (std::holds_alternative<RemoteFile>(now) && server_.options.remote_files != nullptr) {
+    // This host may have begun to keep the file since it was opened.  The catalog may have
+    // forgotten its version meanwhile, but not the bucket.
+    if (const auto local = find_local(server_, inode_)) {
+      park_single_read(req, inode_, *local, range);
+    } else if (server_.options.remote_files != nullptr) {
       park_remote_read(req, range);
     } else {
       throw Error(ErrorCode::io, "'" + file_.path + "' is not here");
@@ -234,17 +268,30 @@ struct Opening {
   PassHold hold = {};  // of its pass
 };
 
+// Makes the record of a counted open, which is taken back if that fails.
+void add_counted(Opening& opening, const OpenTable::Opened& opened,
+                 const std::shared_ptr<CountedFile>& file) {
+  Server& server = server_of(opening.req);
+  LoaderPins* const pins = server.options.pins;
+  try {
+    file->set_pin(pins == nullptr ? 0 : pins->hold(opening.hold));
+    if (opened.serving == Serving::daemon) {  // with passthrough it would make the open fail
+      opening.info.keep_cache = server.page_sources.take(opening.inode, opened.image) ? 1 : 0;
+    }
+    opening.info.fh = server.files.add(file);
+  } catch (const std::exception&) {
+    file->set_unheard();
+    file->release();
+    throw;
+  }
+}
+
 // `opened`: counted, and taken back if the caller has gone.
 void reply_counted(Opening& opening, const OpenTable::Opened& opened,
                    const std::shared_ptr<CountedFile>& file) {
   Server& server = server_of(opening.req);
-  LoaderPins* const pins = server.options.pins;
-  file->set_pin(pins == nullptr ? 0 : pins->hold(opening.hold));
-  opening.info.fh = server.files.add(file);
+  add_counted(opening, opened, file);
   opening.info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
-  if (opened.serving == Serving::daemon) {  // with passthrough it would make the open fail
-    opening.info.keep_cache = server.page_sources.is_same(opening.inode, opened.image) ? 1 : 0;
-  }
   const std::uint64_t handle = opening.info.fh;
   if (reply_open(opening.req, opening.info, opened.backing_id) == 0) return;
   file->set_unheard();
@@ -279,29 +326,30 @@ void open_image(Opening& opening, const LocalFile& file, const OpenTable::Regist
                 std::shared_ptr<PartialVersion> partial) {
   Server& server = server_of(opening.req);
   const std::uint64_t number = image_number(opening.inode, file);
-  const auto opened = acquire_open(server, opening.inode, decide, number);
+  auto opened = acquire_open(server, opening.inode, decide, number);
   std::shared_ptr<const OpenImage> image;
+  std::shared_ptr<OpenLocal> local;
   try {
     if (opened.image != 0 && opened.image != number) throw_read_from_lost(file);
     if (opened.serving == Serving::daemon) {
       image = server.images.hold(opening.inode, file, std::move(partial));
     }
     check_still(opening.inode, file, number);
+    local = std::make_shared<OpenLocal>(server, opening.inode, file, image);
   } catch (const std::exception&) {
     if (image != nullptr) server.images.release(opening.inode);
     release_open(server, opening.inode, false);
     throw;
   }
-  reply_counted(opening, opened,
-                std::make_shared<OpenLocal>(server, opening.inode, file, std::move(image)));
+  opened.image = number;  // it may have joined somebody who reads from the bucket
+  reply_counted(opening, opened, local);
 }
 
 // A version is hidden before its images are removed.  So an image that is missing while its file is
 // still shown is lost, and to look again, as ESTALE asks for, would not find it.
 bool is_still_shown(const Server& server, Inode inode, const LocalFile& file) {
-  const FileKind now = server.tree.open(inode);
-  const auto* local = std::get_if<LocalFile>(&now);
-  return local != nullptr && local->image == file.image;
+  const auto local = find_local(server, inode);
+  return local && local->image == file.image;
 }
 
 [[noreturn]] void throw_lost(const Server& server, const LocalFile& file) {
@@ -324,30 +372,31 @@ void open_local(Opening& opening, const LocalFile& file) {
   }
 }
 
-// `partial`: nullptr if the version has just become complete.
+// `partial`: found after `file`.  nullptr: the version has just become complete, or was lost since.
+// What lies there does not tell which, so the kernel is to begin again.
 void open_streaming(Opening& opening, const StreamingFile& file,
                     std::shared_ptr<PartialVersion> partial) {
-  if (partial != nullptr && partial->is_here(file.local.path)) {
-    return open_local(opening, file.local);
-  }
+  if (partial == nullptr) throw PosixError(ESTALE, "open a file that nobody fills any more");
+  if (partial->is_here(file.local.path)) return open_local(opening, file.local);
   open_image(
       opening, file.local, [] { return 0; }, std::move(partial));
 }
 
 void open_remote(Opening& opening, const RemoteFile& file) {
   Server& server = server_of(opening.req);
+  const auto remote = std::make_shared<OpenRemote>(server, opening.inode, file);
   const auto opened = acquire_open(server, opening.inode, [] { return 0; });
-  reply_counted(opening, opened, std::make_shared<OpenRemote>(server, opening.inode, file));
+  reply_counted(opening, opened, remote);
 }
 
 // Room that is missing now may be there in a moment: while a version is made it is reserved beside
 // the one that `latest` names, and readers close files.
-std::shared_ptr<PartialVersion> fill_patiently(Sync& sync, std::uint64_t version,
-                                               const Context& context) {
+void fill_patiently(Sync& sync, std::uint64_t version, const Context& context) {
   const Clock::time_point until = Clock::now() + kRoomPatience;
   for (;;) {
     try {
-      return sync.fill_version(version, context);
+      sync.fill_version(version, context);
+      return;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::no_space || Clock::now() >= until) throw;
     }
@@ -356,11 +405,12 @@ std::shared_ptr<PartialVersion> fill_patiently(Sync& sync, std::uint64_t version
 }
 
 // A file whose version is being filled now: what it is may have changed meanwhile.
-void open_filled(Opening& opening, const FileKind& file, std::shared_ptr<PartialVersion> partial) {
+void open_filled(Opening& opening, const FileKind& file) {
   if (const auto* local = std::get_if<LocalFile>(&file)) {
     open_local(opening, *local);
   } else if (const auto* streaming = std::get_if<StreamingFile>(&file)) {
-    open_streaming(opening, *streaming, std::move(partial));
+    const Sync& sync = *server_of(opening.req).options.sync;
+    open_streaming(opening, *streaming, sync.find_partial(streaming->version));
   } else {
     open_remote(opening, std::get<RemoteFile>(file));
   }
@@ -375,11 +425,10 @@ void fill_and_open(const Opening& opening) {
          Sync& sync = *server.options.sync;
          const auto reserved =
              std::make_shared<Eviction::Reservation>(sync.reserve(version, context));
-         const auto partial = as_io_error([&] { return fill_patiently(sync, version, context); });
+         as_io_error([&] { fill_patiently(sync, version, context); });
          const FileKind filled = server.tree.open(opening.inode);
          return [=, opening = opening]() mutable {
-           answer(opening.req, "open", Missing::inode,
-                  [&] { open_filled(opening, filled, partial); });
+           answer(opening.req, "open", Missing::inode, [&] { open_filled(opening, filled); });
            reserved->give_up();  // it is counted now
          };
        });
@@ -393,6 +442,14 @@ std::string make_text(const Server& server, Inode inode) {
   return staged::last_error(server);
 }
 
+void reply_text(Opening& opening, const std::shared_ptr<const OpenText>& text) {
+  Server& server = server_of(opening.req);
+  const std::uint64_t handle = opening.info.fh = server.files.add(text);
+  opening.info.direct_io = 1;  // its size is 0, as in /proc
+  opening.info.noflush = 1;
+  if (fuse_reply_open(opening.req, &opening.info) != 0) server.files.remove(handle);
+}
+
 // Answers an OPEN, as the kind of the file asks for.
 struct Opener {
   Opening opening;
@@ -400,15 +457,11 @@ struct Opener {
 
   void operator()(const TextFile& file) const {
     park(opening.req, {RequestKind::text},
-         [file, opening = opening,
+         [file, opening = opening, bytes_max = text_bytes_max(requester_of(opening.req)),
           &server = server_of(opening.req)](const Context&) -> std::function<void()> {
-           auto text = std::make_shared<OpenText>(make_text(server, file.inode));
-           return [text, info = opening.info, req = opening.req, &server]() mutable {
-             const std::uint64_t handle = info.fh = server.files.add(text);
-             info.direct_io = 1;  // its size is 0, as in /proc
-             info.noflush = 1;
-             if (fuse_reply_open(req, &info) != 0) server.files.remove(handle);
-           };
+           auto text =
+               std::make_shared<const OpenText>(server, make_text(server, file.inode), bytes_max);
+           return [=, opening = opening]() mutable { reply_text(opening, text); };
          });
   }
 

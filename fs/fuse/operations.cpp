@@ -23,6 +23,9 @@ constexpr unsigned kRequestBytesMax = 1u << 20;
 // Reads ahead that the kernel sends before they are answered.  Its own limit is 12: so many readers
 // of what is not here yet would hold up all others.
 constexpr unsigned kBackgroundMax = 16384;
+// The same of a writer's mount, where it limits what O_DIRECT and mappings write, too: each of
+// these is copied until the disk takes it.
+constexpr unsigned kWriterBackgroundMax = 1024;
 
 // What trainers write: the id of `ino`, if this is a writer's mount and the inode is such a one.
 std::optional<StagingId> find_staged(fuse_req_t req, fuse_ino_t ino) {
@@ -55,19 +58,17 @@ void sync(fuse_req_t req, fuse_ino_t ino, Arguments... arguments) {
 // Never writeback cache (it switches passthrough off), never cached symlinks (`latest` moves).
 // O_TRUNC comes as SETATTR, and so does what a write takes off a file's mode.
 void op_init(void* userdata, fuse_conn_info* conn) {
+  const Server& server = *static_cast<const Server*>(userdata);
   conn->max_write = kRequestBytesMax;
-  conn->max_background = kBackgroundMax;
-  conn->congestion_threshold = kBackgroundMax;
+  conn->max_background = server.is_writer() ? kWriterBackgroundMax : kBackgroundMax;
+  conn->congestion_threshold = conn->max_background;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
   conn->max_backing_stack_depth = 0;  // libfuse adds one, for this mount
-  if (static_cast<const Server*>(userdata)->ask_for_passthrough) {
-    fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
-  }
+  if (server.ask_for_passthrough) fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
   fuse_unset_feature_flag(conn, FUSE_CAP_AUTO_INVAL_DATA);
   fuse_unset_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
   fuse_unset_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV);
 #else
-  static_cast<void>(userdata);
   conn->want &= ~static_cast<unsigned>(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC |
                                        FUSE_CAP_HANDLE_KILLPRIV);
 #endif
@@ -115,7 +116,7 @@ std::optional<std::uint64_t> without_name(fuse_req_t req, Inode parent, std::str
   const Server& server = server_of(req);
   if (server.options.sync == nullptr) return {};
   const auto version = server.tree.find_unnamed(parent, name);
-  return version && *version <= server.options.sync->status().newest ? version : std::nullopt;
+  return version && *version <= server.options.sync->newest() ? version : std::nullopt;
 }
 
 void lookup_version(fuse_req_t req, Inode parent, std::string name, std::uint64_t version) {

@@ -10,9 +10,9 @@ constexpr std::uint64_t kUnknown = 0;
 
 }  // namespace
 
-bool PageSources::is_same(Inode inode, std::uint64_t image) {
-  if (image == 0) return true;
+bool PageSources::take(Inode inode, std::uint64_t image) {
   const std::lock_guard lock(mutex_);
+  if (image == 0) return inode > forgotten_up_to_ && !images_.contains(inode);
   if (images_.size() >= most_ && !images_.contains(inode)) {
     forgotten_up_to_ = std::max(forgotten_up_to_, images_.begin()->first);
     images_.erase(images_.begin());

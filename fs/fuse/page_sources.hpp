@@ -24,12 +24,14 @@ class PageSources {
   /// `most`: inodes that are remembered; at least 1.
   explicit PageSources(std::size_t most = 65536) : most_(most) {}
 
-  /// To be asked by each open that the daemon serves.  `image`: a number for the file, as of
-  /// OpenTable::acquire(); 0: its bytes are checked, or always the same.
-  /// Returns: whether cached pages may be kept; false also if nobody knows any more.  The same for
-  /// all who have the file open together: the kernel drops pages for each in its own open(2), and
-  /// none may read before that.
-  bool is_same(Inode inode, std::uint64_t image);
+  /// From now on pages may come from `image`.  To be asked by each open that the daemon serves, and
+  /// by each READ that reads from another file than its open said: the kernel keeps what
+  /// readahead(2) brings in beside passthrough, too.
+  /// `image`: a number for the file, as of OpenTable::acquire(); 0: the bytes are checked, or
+  /// always the same. Returns: whether cached pages may be kept; false also if nobody knows any
+  /// more.  The same for all who have the file open together: the kernel drops pages for each in
+  /// its own open(2), and none may read before that.
+  bool take(Inode inode, std::uint64_t image);
 
   /// The last of those who had the file open by the daemon has closed it: the pages are of `image`.
   /// Not for an open that failed, or that nobody heard of: the kernel dropped none for it.

@@ -11,6 +11,9 @@
 //
 // A queued request may begin if its share has a worker left.  There are never more of these than
 // idle workers, unless the system refuses to start a thread: then the watcher tries again.
+//
+// A request brings what links it into the pool's lists, so nothing but announce() can run out of
+// memory.
 #include "fs/fuse/requests.hpp"
 
 #include <algorithm>
@@ -19,7 +22,7 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <list>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -38,10 +41,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookAgain{200};
 
+using Tickets = std::list<RequestPool::Ticket>;
+using Deadlines = std::set<std::pair<Clock::time_point, RequestPool::Ticket>>;
+
 struct Request {
-  explicit Request(std::size_t its_share) : share(its_share) {}
+  Request(std::size_t its_share, RequestPool::Ticket its_ticket)
+      : share(its_share), ticket(its_ticket) {}
 
   const std::size_t share;
+  const RequestPool::Ticket ticket;
 
   // Guarded by the pool's lock.
   bool parked = false;
@@ -49,8 +57,11 @@ struct Request {
   bool woken = false;
   bool held = false;  // in no queue: it waits for wake()
 
+  // Its links: each has one element while that is in none of the pool's.
+  Tickets for_queue{ticket}, for_interrupts{ticket};
+  Deadlines for_deadlines{{Clock::time_point(), ticket}};
+
   // Set by park(), constant from then on.
-  RequestPool::Ticket ticket = 0;
   std::unique_ptr<Reply> reply;
   Clock::time_point deadline;
   RequestPool::Work work;
@@ -69,7 +80,7 @@ using RequestPtr = std::shared_ptr<Request>;
 struct Share {
   unsigned workers = 0;  // that it may occupy
   unsigned busy = 0;     // of these
-  std::deque<RequestPtr> queue = {};
+  Tickets queue = {};
 
   // How many of those queued may begin.
   [[nodiscard]] std::size_t ready() const noexcept {
@@ -91,11 +102,8 @@ void do_work(Request& request) noexcept {
     send = request.work(Context{request.stop.get_token(), request.deadline});
   });
   if (!finishes && !request.claim()) return;
-  if (error != 0) {
-    request.reply->error(error);
-  } else {
-    send();
-  }
+  const int failed = error != 0 ? error : guarded("answer", send);
+  if (failed != 0) request.reply->error(failed);
 }
 
 // Of all pools of the process: an interrupt need not know which one a ticket is of.
@@ -110,25 +118,30 @@ struct RequestPool::State {
     watcher_ = std::jthread([this] { run_watcher(); });
   }
 
-  ~State() {
-    std::vector<RequestPtr> left;
+  ~State() { end(); }
+
+  void end() noexcept {
     {
       const std::lock_guard lock(mutex_);
       ending_ = true;
-      for (const auto& [ticket, request] : requests_) {
-        if (request->parked) left.push_back(request);
-      }
     }
-    for (const RequestPtr& request : left) give_up(*request, ENOTCONN);
+    for (RequestPtr left = next_parked(0); left != nullptr; left = next_parked(left->ticket)) {
+      give_up(*left, ENOTCONN);
+    }
     for_workers_.notify_all();
     for_watcher_.notify_all();
+    if (watcher_.joinable()) watcher_.join();
+    for (std::jthread& worker : workers_) {  // no more are started
+      if (worker.joinable()) worker.join();
+    }
   }
 
   Ticket announce(std::size_t share) {
-    const std::lock_guard lock(mutex_);
     assert(share < shares_.size());
     const Ticket ticket = ++last_ticket;
-    requests_.emplace(ticket, std::make_shared<Request>(share));
+    auto request = std::make_shared<Request>(share, ticket);
+    const std::lock_guard lock(mutex_);
+    requests_.emplace(ticket, std::move(request));
     return ticket;
   }
 
@@ -137,18 +150,17 @@ struct RequestPool::State {
             OnGiveUp on_give_up, bool held) {
     std::unique_lock lock(mutex_);
     const RequestPtr request = requests_.at(ticket);
-    request->ticket = ticket;
     request->reply = std::move(reply);
     request->deadline = deadline;
     request->work = std::move(work);
     request->on_give_up = on_give_up;
     request->parked = true;
     const bool is_next = deadlines_.empty() || deadline < deadlines_.begin()->first;
-    deadlines_.emplace(deadline, ticket);
-    if (request->interrupted) interrupts_.push_back(ticket);
+    add_deadline(*request);
+    if (request->interrupted) interrupts_.splice(interrupts_.end(), request->for_interrupts);
     if (is_next || request->interrupted) for_watcher_.notify_one();
     request->held = held && !request->woken;
-    if (!request->held) queue(request);
+    if (!request->held) queue(*request);
     if (!ending_) return;
     lock.unlock();  // by work that goes on while the pool ends
     give_up(*request, ENOTCONN);
@@ -159,16 +171,17 @@ struct RequestPool::State {
     const auto found = requests_.find(ticket);
     if (found == requests_.end()) return;
     found->second->woken = true;
-    if (std::exchange(found->second->held, false)) queue(found->second);
+    if (std::exchange(found->second->held, false)) queue(*found->second);
   }
 
   void interrupt(Ticket ticket) {
     const std::lock_guard lock(mutex_);
     const auto found = requests_.find(ticket);
     if (found == requests_.end()) return;
-    found->second->interrupted = true;
-    if (!found->second->parked) return;
-    interrupts_.push_back(ticket);
+    Request& request = *found->second;
+    request.interrupted = true;
+    if (!request.parked) return;
+    interrupts_.splice(interrupts_.end(), request.for_interrupts);
     for_watcher_.notify_one();
   }
 
@@ -187,10 +200,25 @@ struct RequestPool::State {
   }
 
  private:
+  // The first after `ticket`; nullptr if there is none.
+  RequestPtr next_parked(Ticket ticket) const {
+    const std::lock_guard lock(mutex_);
+    auto next = requests_.upper_bound(ticket);
+    while (next != requests_.end() && !next->second->parked) ++next;
+    return next == requests_.end() ? nullptr : next->second;
+  }
+
   // ---- with mutex_ held ----
 
-  void queue(const RequestPtr& request) {
-    shares_[request->share].queue.push_back(request);
+  void add_deadline(Request& request) {
+    auto link = request.for_deadlines.extract(request.for_deadlines.begin());
+    link.value().first = request.deadline;
+    deadlines_.insert(std::move(link));
+  }
+
+  void queue(Request& request) {
+    Tickets& queue = shares_[request.share].queue;
+    queue.splice(queue.end(), request.for_queue);
     start_workers();
     for_workers_.notify_one();
   }
@@ -220,12 +248,10 @@ struct RequestPool::State {
     Share* first = nullptr;
     for (Share& share : shares_) {
       if (share.ready() == 0) continue;
-      if (first == nullptr || share.queue.front()->ticket < first->queue.front()->ticket) {
-        first = &share;
-      }
+      if (first == nullptr || share.queue.front() < first->queue.front()) first = &share;
     }
     if (first == nullptr) return nullptr;
-    RequestPtr request = std::move(first->queue.front());
+    RequestPtr request = requests_.at(first->queue.front());
     first->queue.pop_front();
     first->busy++;
     idle_--;
@@ -237,22 +263,23 @@ struct RequestPool::State {
     requests_.erase(request.ticket);
   }
 
-  void look_again_later(Ticket ticket) {
+  void look_again_later(Request& request) {
     if (patient_.empty()) look_again_ = Clock::now() + kLookAgain;
-    patient_.push_back(ticket);
+    patient_.splice(patient_.end(), request.for_interrupts);
   }
 
   // A request whose caller must perhaps be freed now, and why; nullptr if there is none.
   std::pair<RequestPtr, int> next_overdue() {
-    if (!patient_.empty() && look_again_ <= Clock::now()) {
-      interrupts_.insert(interrupts_.end(), patient_.begin(), patient_.end());
-      patient_.clear();
-    }
+    if (look_again_ <= Clock::now()) interrupts_.splice(interrupts_.end(), patient_);
     while (!interrupts_.empty()) {
-      const Ticket ticket = interrupts_.back();
-      interrupts_.pop_back();
-      const auto found = requests_.find(ticket);
-      if (found != requests_.end()) return {found->second, EINTR};
+      const auto found = requests_.find(interrupts_.front());
+      if (found == requests_.end()) {
+        interrupts_.pop_front();
+      } else {
+        Tickets& link = found->second->for_interrupts;
+        link.splice(link.end(), interrupts_, interrupts_.begin());
+        return {found->second, EINTR};
+      }
     }
     if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return {nullptr, 0};
     const RequestPtr request = requests_.at(deadlines_.begin()->second);
@@ -305,7 +332,7 @@ struct RequestPool::State {
       if (!waits_on) give_up(*request, code);
       lock.lock();
       if (waits_on) {
-        look_again_later(request->ticket);
+        look_again_later(*request);
       } else if (request->held) {
         forget(*request);
       }
@@ -317,10 +344,10 @@ struct RequestPool::State {
   std::condition_variable_any for_workers_, for_watcher_;
   bool ending_ = false;
   std::map<Ticket, RequestPtr> requests_;  // until their worker is done with them
-  std::set<std::pair<Clock::time_point, Ticket>> deadlines_;
-  std::vector<Ticket> interrupts_;  // to look at now
-  std::vector<Ticket> patient_;     // interrupted, but their callers wait on
-  Clock::time_point look_again_;    // at those
+  Deadlines deadlines_;
+  Tickets interrupts_;            // to look at now
+  Tickets patient_;               // interrupted, but their callers wait on
+  Clock::time_point look_again_;  // at those
   std::vector<Share> shares_;
   std::size_t idle_ = 0;      // workers that do nothing, also those that have just been started
   bool was_refused_ = false;  // the last thread that was to start
@@ -333,6 +360,8 @@ struct RequestPool::State {
 RequestPool::RequestPool(const std::vector<unsigned>& shares)
     : state_(std::make_unique<State>(shares)) {}
 RequestPool::~RequestPool() = default;
+
+void RequestPool::end() noexcept { state_->end(); }
 
 RequestPool::Ticket RequestPool::announce(std::size_t share) { return state_->announce(share); }
 

@@ -50,22 +50,28 @@ class RequestPool {
   /// `shares`: how many workers requests of each share may occupy at once, each at least one.
   /// Starts the watcher and no worker.
   explicit RequestPool(const std::vector<unsigned>& shares);
-  ~RequestPool();  // answers what is parked with ENOTCONN, stops what has begun, and joins
+  ~RequestPool();  // ends
   RequestPool(const RequestPool&) = delete;
   RequestPool& operator=(const RequestPool&) = delete;
+
+  /// Answers what is parked with ENOTCONN, stops what has begun, and joins.  What is parked from
+  /// then on is answered like that at once.  One caller; more than once does nothing.
+  void end() noexcept;
 
   /// Identifies a request for interrupt(); never reused, by no pool of this process.
   using Ticket = std::uint64_t;
 
   /// Announces a request of a share, given by its index.  An interrupt may arrive from now on; it
   /// takes effect in park().  Every announced request must be parked, or held.
+  /// Throws std::bad_alloc: nothing is announced.  Of all calls about a request only this one needs
+  /// memory, so that each request, once announced, is answered.
   Ticket announce(std::size_t share);
 
   /// What a worker does: returns the function that sends the answer, which then runs at once on the
-  /// same thread (so it may refer to thread_local memory) and must not throw.  Instead it may
-  /// announce and park the request anew.  The work gets a
-  /// context whose stop token fires when the caller has given up, and whose deadline is the
-  /// request's.  What it throws becomes an errno.
+  /// same thread (so it may refer to thread_local memory).  Instead it may announce and park the
+  /// request anew.  The work gets a context whose stop token fires when the caller has given up,
+  /// and whose deadline is the request's.  What either throws becomes an errno; the function may
+  /// only throw before it has answered.
   using Work = std::function<std::function<void()>(const Context&)>;
 
   /// Queues `work`.  If the deadline passes first the caller gets ETIMEDOUT, if it is interrupted

@@ -42,11 +42,13 @@ void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
   }
 }
 
-// The local one goes last.
+// The local one last.
 void Server::end_pools() noexcept {
   waker->end();
   if (options.remote_files != nullptr) options.remote_files->stop();
-  for (auto each = pools.rbegin(); each != pools.rend(); ++each) each->reset();
+  for (auto each = pools.rbegin(); each != pools.rend(); ++each) {
+    if (*each != nullptr) (*each)->end();
+  }
 }
 
 }  // namespace weightfs::fs

@@ -57,6 +57,7 @@ struct Server {
   }
   /// See RequestPool::interrupt.
   void interrupt(RequestPool::Ticket ticket) const noexcept;
+  /// The pools stay: work of one that goes on meanwhile may park in another, or anew.
   void end_pools() noexcept;
 
   const Tree& tree;
@@ -69,6 +70,7 @@ struct Server {
   bool passthrough = false;  // files may be served that way
 
   std::atomic<std::uint64_t> daemon_reads = 0;
+  std::atomic<std::size_t> text_bytes = 0;  // of the generated texts that are open
   RequestCounts counts;
   std::vector<OpenRecord> open_records;
   OpenTable opens;

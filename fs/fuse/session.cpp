@@ -16,12 +16,14 @@
 #include <cstring>
 #include <fstream>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "fs/base/errno.hpp"
 #include "fs/fuse/operations.hpp"
 #include "fs/fuse/passthrough.hpp"
 #include "fs/mount/bind_mounts.hpp"
@@ -41,6 +43,7 @@ namespace {
 constexpr unsigned kReaderThreads = 4;
 constexpr unsigned kWriterThreads = 16;
 constexpr std::chrono::milliseconds kInitLimit{10000};
+constexpr std::chrono::milliseconds kMemoryPause{200};
 constexpr std::size_t kInitBytesMax = 1u << 17;  // the kernel rejects buffers below 8 KiB
 constexpr std::string_view kReadaheadKiB = "8192";
 
@@ -258,12 +261,17 @@ struct FuseSession::State {
   // The loop of one thread.
   void serve() {
     RequestBuffer request;
+    bool was_told = false;
     while (!waiter.is_stopped() && fuse_session_exited(session.get()) == 0) {
       const int got = fuse_session_receive_buf(session.get(), &request.buffer);
       if (got == -EAGAIN) {
         waiter.wait();
       } else if (got > 0) {
         fuse_session_process_buf(session.get(), &request.buffer);
+      } else if (got == -ENOMEM) {
+        // This thread has no buffer yet.
+        if (!std::exchange(was_told, true)) log_failure("reading requests", std::bad_alloc());
+        std::this_thread::sleep_for(kMemoryPause);
       } else if (got != -EINTR) {
         if (got < 0) log_error(fmt::format("reading requests failed: {}", std::strerror(-got)));
         waiter.stop();  // unmounted, or an error: ends the other threads too

@@ -1,13 +1,18 @@
 #include "fs/fuse/timed_out_reads.hpp"
 
 #include <algorithm>
+#include <new>
 
 namespace weightfs::fs {
 
-void TimedOutReads::add(const ReadRange& read, Clock::time_point now) {
+void TimedOutReads::add(const ReadRange& read, Clock::time_point now) noexcept {
   const std::lock_guard lock(mutex_);
   forget(now);
-  late_.push_back({read, now + kMoment});
+  try {
+    late_.push_back({read, now + kMoment});
+  } catch (const std::bad_alloc&) {
+    // Its repetition waits once more.
+  }
 }
 
 bool TimedOutReads::covers(const ReadRange& read, Clock::time_point now) {

@@ -28,7 +28,7 @@ class TimedOutReads {
   static constexpr std::chrono::seconds kMoment{1};
   static constexpr std::size_t kReadsMax = 4096;  // beyond that the oldest are forgotten
 
-  void add(const ReadRange& read, Clock::time_point now);
+  void add(const ReadRange& read, Clock::time_point now) noexcept;
 
   /// True if a read added within kMoment contains all of these bytes.
   [[nodiscard]] bool covers(const ReadRange& read, Clock::time_point now);

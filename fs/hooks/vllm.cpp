@@ -13,12 +13,25 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kVllmReasonMax = 300;
-/// The answer when a worker raises.  All others come before a worker is asked, or from a proxy.
-constexpr int kVllmRankFailed = 500;
+/// There is nobody whom a proxy could ask.
+constexpr int kVllmNobodyThere = 503;
 
 /// As status shows it.
 std::string short_reason(const std::string& reason) {
   return escape_name(std::string_view(reason).substr(0, kVllmReasonMax));
+}
+
+/// Whether ranks may be at work on a call that has failed, or one of them did: the answer is vLLM's
+/// own (500), or somebody did not wait for it, a proxy (502, 504) or this hook.  What refuses a
+/// call (4xx) asks no rank.
+bool may_have_reached_ranks(const Error& error) {
+  if (const auto* answer = dynamic_cast<const EngineError*>(&error)) {
+    return answer->status() >= 500 && answer->status() != kVllmNobodyThere;
+  }
+  if (const auto* lost = dynamic_cast<const TransportError*>(&error)) {
+    return lost->may_have_arrived();
+  }
+  return error.code() == ErrorCode::timed_out;
 }
 
 }  // namespace
@@ -117,10 +130,10 @@ void VllmHook::reload_unseen(const VllmEngine& engine, const HookTarget& target,
                              const Context& context) {
   try {
     calls_.reload(target.path, context);
-  } catch (const EngineError& error) {
-    if (error.status() != kVllmRankFailed) throw;  // no rank has
-    const bool was_asked = is_in_place_ || keeps_running_;
-    const VllmEngine seen = was_asked ? engine : ask(context);
+  } catch (const Error& error) {
+    if (!may_have_reached_ranks(error)) throw;
+    const bool is_known = (is_in_place_ || keeps_running_) && engine_;
+    const VllmEngine seen = is_known ? engine : ask({.stop = context.stop});  // also past its time
     if (seen.ranks > 1) set_out_of_step(seen.process);
     throw;
   }

@@ -8,8 +8,9 @@
 // label proves nothing.  So is one in which something fails in the pause.
 //
 // Without the extension nobody sees the answers of single ranks.  So if a reload fails there in one
-// of several, nothing is told to that process any more, also after a restart of the daemon: what it
-// answers may be what a rank answered to an earlier reload (vllm_calls.hpp).
+// of several, or its answer does not come, nothing is told to that process any more, also after a
+// restart of the daemon: what it answers may be what a rank answered to an earlier reload
+// (vllm_calls.hpp).
 //
 // It is resumed only after every other step has succeeded: a failed reload leaves weights that must
 // not be used.

@@ -30,8 +30,8 @@
 namespace weightfs::fs {
 
 inline constexpr std::string_view kVllmOutOfStep =
-    "a call that failed in one of several ranks leaves the answers of the others behind; restart "
-    "vLLM";
+    "a call that failed, or was given up, may have left the answers of some of its ranks behind; "
+    "restart vLLM";
 
 /// How an engine was configured; the same for as long as its process lives.
 struct VllmEngine {

@@ -27,6 +27,11 @@ bool Passes::has_all(const Pass& pass, const Member& member) noexcept {
   return member.weights.count() + (member.wants_all ? 0 : pass.absent_count) >= pass.weights_count;
 }
 
+/// Whether the member may begin again without leaving.
+bool Passes::is_part_loader(const Pass& pass, const Member& member) noexcept {
+  return member.weights.count() > 0 && !has_all(pass, member) && (member.small || member.round);
+}
+
 bool Passes::is_live(const Pass& pass, BootTime now) const noexcept {
   if (pass.weights.count() == 0) return now - pass.began < times_.grace;
   if (pass.progress_open > 0) return true;
@@ -51,18 +56,21 @@ bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& mem
   if (member.weights.count() == 0) return member.small && now - *member.small < times_.most;
   if (now - member.loaded < times_.grace) return true;
   if (is_invisible(key.process)) return false;
-  return is_live(pass, now) || (!has_all(pass, member) && now - member.loaded < times_.most);
+  if (is_live(pass, now)) return true;
+  return (!has_all(pass, member) || pass.has_part_loader) && now - member.loaded < times_.most;
 }
 
-/// What a look is told is what an open of a file that the member knows gets after it.
+/// What a look is told is what an open of a small file that the member knows gets after it.
 bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member& member,
                             LinkUse use, BootTime now) const noexcept {
   if (is_invisible(key.process)) return false;
   const bool has_none = member.weights.count() == 0;
   if (use == LinkUse::look) {
-    const bool is_done = !has_none && has_all(pass, member) && is_at_rest(pass, member, now);
-    if (is_done && member.knows_newer) return true;
-    return now - (has_none ? member.joined : member.loaded) >= times_.grace;
+    if (has_none) return now - member.joined >= times_.grace;
+    if (waits(pass, member, now)) return false;
+    if (!has_all(pass, member)) return wants_no_more(pass, member, now);
+    return (member.knows_newer && is_at_rest(pass, member, now)) ||
+           now - member.loaded >= times_.grace;
   }
   if (has_none) return now - member.used >= times_.quiet;
   const BootTime quiet = now - member.loaded;
@@ -79,24 +87,40 @@ bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) co
   return quiet >= times_.grace && has_all(pass, member);
 }
 
-/// Whether an OPEN starts the load over.  What a member without all files had not opened yet never
-/// does: it may be in the middle, where it may also look into small files again.
+bool Passes::is_at_long_rest(const Pass& pass, const Member& member, BootTime now) const noexcept {
+  return is_at_rest(pass, member, now) && now - member.used >= times_.grace;
+}
+
+/// Whether an OPEN by a member that stays begins a round.  A small file always does: who looks into
+/// the index before each file never has a whole round, in whatever order it opens them.
+bool Passes::begins_round(const Pass& pass, const Member& member, const PassOpen& open,
+                          BootTime now) const noexcept {
+  return is_at_long_rest(pass, member, now) && has_opened(member, open) &&
+         (open.kind == PassFile::small || !member.round);
+}
+
+/// Whether a member without all files wants no others: it has loaded the same ones again.  After
+/// `most` nobody is in the middle of a load.
+bool Passes::wants_no_more(const Pass& pass, const Member& member, BootTime now) const noexcept {
+  if (!is_at_long_rest(pass, member, now)) return false;
+  const bool is_whole = member.round && member.round->count() == member.weights.count();
+  return is_whole || now - member.used >= times_.most;
+}
+
+/// Whether an OPEN starts the load over.
 /// Returns: nullopt if not; true if the member leaves its pass for that; false if it stays.
 std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
                                    BootTime now) const noexcept {
   if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
   if (member.weights.count() == 0) return {};
-  const bool is_done = has_all(pass, member);
-  const bool is_long = now - member.used >= times_.grace;
-  if (member.knows_newer && (is_done || (is_long && has_opened(member, open)))) return true;
-  if (open.kind == PassFile::small) {
-    const bool is_again =
-        is_done ? member.small_files.has(open.file) : is_long && open.file == member.first_small;
-    if (!is_again) return {};
-  } else if (open.file != member.first_weights || (member.is_round_decided && !is_long)) {
-    return {};
-  }
-  return member.repetitions > 0 || is_long;
+  const bool is_done = has_all(pass, member), is_again = has_opened(member, open);
+  if (is_done ? member.knows_newer : is_again && wants_no_more(pass, member, now)) return true;
+  const bool is_long = is_at_long_rest(pass, member, now);
+  const bool is_first = open.kind == PassFile::weights && open.file == member.first_weights &&
+                        (is_long || !member.is_load_decided);
+  const bool is_small_again = open.kind == PassFile::small && is_again && is_done;
+  if (!is_first && !is_small_again) return {};
+  return is_long || member.repetitions > 0;
 }
 
 /// Whether a member that opens a small file is done with its pass.  If it has opened no weights, it
@@ -109,6 +133,23 @@ bool Passes::has_moved_on(const Pass& pass, const Member& member, std::uint32_t 
     return is_again && now - member.joined >= times_.grace;
   }
   return has_all(pass, member) && now - member.loaded >= times_.grace;
+}
+
+/// Whether others of its pass stay because this one would, or does.
+bool Passes::is_waited_for(const Pass& pass, const Member& member, BootTime now) const noexcept {
+  if (member.pass != pass.id) return false;
+  if (member.waited && now - *member.waited < times_.grace) return true;
+  return is_part_loader(pass, member) && !wants_no_more(pass, member, now);
+}
+
+/// Whether a member that would leave stays for the sake of others.  Only once: who loads layer by
+/// layer for hours holds nobody up for longer than a load.
+bool Passes::waits(const Pass& pass, const Member& member, BootTime now) const noexcept {
+  if (member.waited) return now - *member.waited < times_.grace;
+  if (member.weights.count() == 0 || !is_at_long_rest(pass, member, now)) return false;
+  return std::any_of(members_.begin(), members_.end(), [&](const auto& item) {
+    return &item.second != &member && is_waited_for(pass, item.second, now);
+  });
 }
 
 /// The process that began the pass is gone if it is no longer remembered.
@@ -167,9 +208,11 @@ const Passes::Pass* Passes::find_pass(const std::string& link, const Reader& rea
 
 /// Where a member goes when it leaves the pass.
 Passes::Target Passes::follow(const Pass& pass, std::uint64_t newest, BootTime now) const {
-  const auto next = passes_.find(pass.successor);
-  if (next != passes_.end() && is_live(next->second, now)) {
-    return {.pass = next->first, .version = next->second.version};
+  for (auto next = passes_.rbegin(); next != passes_.rend() && next->first > pass.id; ++next) {
+    const Pass& other = next->second;
+    if (other.line == pass.line && other.version >= pass.version && is_live(other, now)) {
+      return {.pass = other.id, .version = other.version};
+    }
   }
   return {.version = newest, .left = pass.id};
 }
@@ -182,8 +225,13 @@ Passes::Target Passes::decide(const PassOpen& open, const std::vector<ProcessId>
     const auto repetition = leaves(*own, member, open, now);
     const bool has_done =
         open.kind == PassFile::small && has_moved_on(*own, member, open.file, now);
-    if (has_done || (repetition && *repetition)) return follow(*own, open.newest, now);
-    return {.pass = own->id, .version = own->version, .is_repetition = repetition.has_value()};
+    const bool would_leave = has_done || (repetition && *repetition);
+    const bool stays = would_leave && waits(*own, member, now);
+    if (would_leave && !stays) return follow(*own, open.newest, now);
+    return {.pass = own->id,
+            .version = own->version,
+            .is_repetition = repetition.has_value(),
+            .waits = stays};
   }
   const Pass* pass = find_pass(open.link, open.reader, ancestors, now);
   if (pass == nullptr) return {.version = open.newest};

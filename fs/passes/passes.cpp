@@ -103,19 +103,24 @@ Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const 
     return {.is_refused = true};
   }
   if (const auto left = passes_.find(target.left); left != passes_.end()) {
-    left->second.successor = pass->id;
+    pass->line = left->second.line;
   }
   if (const auto closed = passes_.find(target.closed); closed != passes_.end()) {
     closed->second.closed = last_use(open.reader.session);  // before this OPEN counts
   }
   if (target.is_repetition) member->repetitions++;
+  if (target.waits && !member->waited) {
+    member->waited = now;
+    member->repetitions = 0;  // it goes on with this load even if it pauses in it
+    member->knows_newer = false;
+  }
+  if (begins_round(*pass, *member, open, now)) member->round = Files();
   if (open.kind == PassFile::weights) {
     return {.hold = {pass->id, key.link, key.process, count_weights(*pass, *member, open, now)}};
   }
   if (member->weights.count() > 0 && is_at_rest(*pass, *member, now)) {
-    member->is_round_decided = true;
+    member->is_load_decided = true;
   }
-  if (member->weights.count() == 0 && !member->first_small) member->first_small = open.file;
   member->small = member->used = now;
   member->small_files.add(open.file);
   member->small_names.insert(open.name);
@@ -126,7 +131,7 @@ Passes::Pass* Passes::begin(const PassOpen& open, std::uint64_t version, BootTim
   if (!has_room(open.reader.uid)) return nullptr;
   refused_.erase(open.reader.uid);
   Pass& pass = passes_[++last_id_];
-  pass.id = last_id_;
+  pass.id = pass.line = last_id_;
   pass.session = open.reader.session;
   pass.link = open.link;
   pass.command = open.reader.command;
@@ -174,9 +179,14 @@ bool Passes::count_weights(Pass& pass, Member& member, const PassOpen& open, Boo
     pass.first_open = now;
   }
   if (!member.first_weights) member.first_weights = open.file;
-  if (open.file == member.first_weights) member.is_round_decided = false;
+  if (open.file == member.first_weights) member.is_load_decided = false;
   const bool is_own = member.weights.add(open.file);
-  if (is_own) member.repetitions = 0;
+  if (is_own) {
+    member.repetitions = 0;
+    member.round.reset();
+  } else if (member.round) {
+    member.round->add(open.file);
+  }
   const bool is_progress = is_own && !pass.gone_weights.has(open.file);
   if (is_progress) pass.progress = now;
   pass.weights.add(open.file);
@@ -190,12 +200,12 @@ std::uint64_t Passes::hold(const PassHold& hold) {
   const std::lock_guard lock(mutex_);
   const auto pass = passes_.find(hold.pass);
   if (pass == passes_.end()) return 0;
+  const auto member = members_.find({hold.process, hold.link});
+  holds_.emplace(last_handle_ + 1, hold);  // may fail: nothing is counted yet
   pass->second.open++;
   if (hold.is_progress) pass->second.progress_open++;
-  const auto member = members_.find({hold.process, hold.link});
   if (member != members_.end() && member->second.pass == hold.pass) member->second.open++;
-  holds_[++last_handle_] = hold;
-  return last_handle_;
+  return ++last_handle_;
 }
 
 void Passes::released(std::uint64_t handle, BootTime now) {
@@ -324,7 +334,20 @@ Passes::Questions Passes::take_questions(BootTime now, bool all) {
   return questions;
 }
 
+/// Those who have all stay for as long as these.
+void Passes::find_part_loaders(BootTime now) {
+  for (auto& [id, pass] : passes_) pass.has_part_loader = false;
+  for (const auto& [key, member] : members_) {
+    const auto found = passes_.find(member.pass);
+    if (found == passes_.end()) continue;
+    Pass& pass = found->second;
+    if (is_part_loader(pass, member) && is_member(pass, key, member, now))
+      pass.has_part_loader = true;
+  }
+}
+
 void Passes::end_members(BootTime now) {
+  find_part_loaders(now);
   for (auto each = members_.begin(); each != members_.end();) {
     const auto one = each++;
     if (one->second.pass != 0 && pass_of(one->first, now) == nullptr) detach(one->second);

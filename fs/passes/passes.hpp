@@ -18,22 +18,36 @@
 //               opened before
 //     member    a process stays in its pass as long as that is live, until `grace` after its own
 //               last OPEN or RELEASE of a weights file, and, if it has not opened all of them or
-//               has one open, until `most` after; if it has opened only small files, until `most`
-//               after the last of them
-//     leaves    a member leaves when it starts over after it was quiet: it opens the weights file
-//               that it began with, or a small file: one that it has opened before if it has all
-//               weights, else, after `grace`, the one that it began with.  It must have no file
-//               open.  The first time since it opened a weights file that was new to it, it must
-//               have been quiet for `grace`; later for `quiet`.  A member that has all and was
-//               quiet for `grace`, or has not and was for `most`, may have files open.
-//               One that has seen another version by readlink(2) leaves with its first OPEN after
-//               being quiet; if it has not all, after `grace` and with a file that it has opened
-//               before.
-//               With an OPEN of a small file, a member leaves that has all and has not used a
-//               weights file for `grace`; or that has opened none, joined `grace` ago, and opens a
-//               small file again, or had joined after a load.  It joins the pass that the first
-//               member to leave began, if that is live; otherwise it begins one.  A process never
-//               goes back to an older version.
+//               has one open, or a part loader is in its pass, until `most` after; if it has opened
+//               only small files, until `most` after the last of them
+//     rest      a member is at rest if it has used no file for `quiet`, and has none open.  It may
+//               have files open, or mapped, after `grace` if it has opened all weights files, and
+//               after `most` in any case.  It is at long rest if it has used none for `grace`, too.
+//     round     a load that may be a repetition.  A member begins a round when it is at long rest
+//               and opens a file that it has opened before: always with a small one, with a
+//               weights file only if it is in no round.  A weights file that is new to it ends the
+//               round.  A round is whole when the member has opened all its weights files in it.
+//     part      a part loader is a member that has opened weights files, not all of them, and has
+//     loader    opened a small file or begun a round.  It may begin again without leaving.
+//     leaves    a member with weights files leaves when its OPEN begins another load, that is with
+//                 - the weights file that it began with, or, if it has all, a small file that it
+//                   has opened before: at long rest, or, from the second time on since it opened a
+//                   weights file that was new to it, at rest.  After a small file that it opened at
+//                   rest, the weights file must come at long rest
+//                 - any file, at rest, if it has all and has seen another version by readlink(2)
+//                 - any small file, if it has all and has used no weights file for `grace`
+//                 - a file that it has opened before, at long rest, if it has not all, and its
+//                   round is whole, or it was quiet for `most`.  Otherwise it may be in the middle
+//                   of its load, where some look into the index before each file.
+//               A member without weights files leaves, `grace` after it joined, with a small file
+//               that it has opened before, or with any if it had joined after a load.
+//               It joins the youngest live pass that a member began that had left this pass, or had
+//               gone on from there; otherwise it begins one.  A process never goes back to an older
+//               version.
+//     waits     so that ranks which begin again in different ways do it together, a member with
+//               weights files that would leave at long rest stays for `grace`, once in each pass,
+//               if another member has begun to wait within `grace`, or is a part loader that would
+//               not leave: it is not at long rest, or its round is not whole
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -42,9 +56,9 @@
 // READLINK does not change a pass.  It returns a member's pass's version, but the newest version
 // for a member that is done (has opened all, has nothing open, was quiet), and for one that was
 // quiet for `grace`, or, if it has opened only small files, for `quiet`: so a process that polls a
-// symlink sees new versions.  A look (stat) waits for `grace`, as an OPEN does.  Only OPEN counts.
-// An OPEN that was led to another version than its pass allows fails with ESTALE; the kernel
-// repeats the walk, and the next READLINK must return the version in Opened::wanted.
+// symlink sees new versions.  A look (stat) is told what an OPEN of a small file then gets.  Only
+// OPEN counts.  An OPEN that was led to another version than its pass allows fails with ESTALE; the
+// kernel repeats the walk, and the next READLINK must return the version in Opened::wanted.
 //
 // Invisible processes (pid 0) of a uid count as one process: a member that stays until `grace`
 // after the last OPEN or RELEASE.
@@ -214,12 +228,13 @@ class Passes {
     std::optional<BootTime> full = {};
     std::optional<BootTime> closed = {};  // takes no process that was started later
     BootTime progress{};
-    BootTime in_use{}, looked{};  // last seen open or mapped; last checked
-    BootTime asked{};             // last check whether the session is dead
-    BootTime touched{};           // last OPEN or RELEASE of a weights file
+    BootTime in_use{}, looked{};   // last seen open or mapped; last checked
+    BootTime asked{};              // last check whether the session is dead
+    BootTime touched{};            // last OPEN or RELEASE of a weights file
+    bool has_part_loader = false;  // as of the last sweep
     std::size_t open = 0, progress_open = 0;
     std::size_t members = 0;
-    std::uint64_t successor = 0;  // the pass that the first member to leave began
+    std::uint64_t line = 0;  // the first pass of those that members began when they left another
   };
   struct MemberKey {
     ProcessId process;
@@ -235,9 +250,10 @@ class Passes {
     bool wants_all = false;
     Files small_files;
     std::optional<std::uint32_t> first_weights = {};
-    std::optional<std::uint32_t> first_small = {};  // opened before any weights file
     unsigned repetitions = 0;
-    bool is_round_decided = false;           // it stays even if it opens first_weights next
+    bool is_load_decided = false;            // by a small file: first_weights is no beginning
+    std::optional<Files> round = {};         // the weights files that it has opened in its round
+    std::optional<BootTime> waited = {};     // since when, for members that would not leave
     bool knows_newer = false;                // by readlink(2)
     bool is_after_load = false;              // it joined by the tail of its last load
     std::set<std::size_t> small_names = {};  // small files, also of loads whose tail this is
@@ -255,6 +271,7 @@ class Passes {
     std::uint64_t left = 0;    // the pass that is left for a new one
     std::uint64_t closed = 0;  // the pass that takes no more processes
     bool is_repetition = false;
+    bool waits = false;
   };
   struct PassQuestion {
     std::uint64_t pass = 0;
@@ -272,6 +289,7 @@ class Passes {
   static bool has_all(const Pass& pass, const Member& member) noexcept;
   static bool is_tail(const Member& before, const PassOpen& open) noexcept;
   static bool has_opened(const Member& member, const PassOpen& open) noexcept;
+  static bool is_part_loader(const Pass& pass, const Member& member) noexcept;
   [[nodiscard]] bool is_live(const Pass& pass, BootTime now) const noexcept;
   [[nodiscard]] bool takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept;
   [[nodiscard]] bool is_member(const Pass& pass, const MemberKey& key, const Member& member,
@@ -280,10 +298,19 @@ class Passes {
                                     LinkUse use, BootTime now) const noexcept;
   [[nodiscard]] bool is_at_rest(const Pass& pass, const Member& member,
                                 BootTime now) const noexcept;
+  [[nodiscard]] bool is_at_long_rest(const Pass& pass, const Member& member,
+                                     BootTime now) const noexcept;
+  [[nodiscard]] bool begins_round(const Pass& pass, const Member& member, const PassOpen& open,
+                                  BootTime now) const noexcept;
+  [[nodiscard]] bool wants_no_more(const Pass& pass, const Member& member,
+                                   BootTime now) const noexcept;
   [[nodiscard]] std::optional<bool> leaves(const Pass& pass, const Member& member,
                                            const PassOpen& open, BootTime now) const noexcept;
   [[nodiscard]] bool has_moved_on(const Pass& pass, const Member& member, std::uint32_t file,
                                   BootTime now) const noexcept;
+  [[nodiscard]] bool is_waited_for(const Pass& pass, const Member& member,
+                                   BootTime now) const noexcept;
+  [[nodiscard]] bool waits(const Pass& pass, const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool is_short_lived(const Pass& pass, const PassOpen& open, BootTime now) const;
   [[nodiscard]] BootTime last_use(const std::string& session) const noexcept;
   [[nodiscard]] const Pass* pass_of(const MemberKey& key, BootTime now) const;
@@ -306,6 +333,7 @@ class Passes {
   void detach(Member& member);
   void remove(const MemberKey& key);
   void end_members(BootTime now);
+  void find_part_loaders(BootTime now);
   void end_passes(BootTime now);
 
   // Checks of processes: these hold mutex_ only briefly.

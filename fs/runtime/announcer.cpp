@@ -41,12 +41,9 @@ bool are_same(const std::vector<ReaderEngine>& a, const std::vector<ReaderEngine
   });
 }
 
-/// Whether all bytes of `latest` are here.  Images that were found lost are in neither of the two
-/// until they are made again.
+/// Whether all bytes of `latest` that this host keeps are here.
 bool is_whole(const DaemonState& state) {
-  const std::uint64_t latest = state.sync.latest;
-  return latest != 0 && !state.sync.partial.contains(latest) &&
-         std::ranges::binary_search(state.versions, latest);
+  return std::ranges::binary_search(state.versions, state.sync.latest) && !state.kept.lacks_files;
 }
 
 std::uint64_t positive(std::int64_t seconds) {

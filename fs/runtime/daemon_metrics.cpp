@@ -57,7 +57,7 @@ void add_versions(MetricsText& text, const DaemonState& state, std::int64_t now)
   if (state.max_lag) text.add(std::chrono::duration<double>(*state.max_lag).count());
   text.gauge("weightfs_versions", "Versions that are shown.");
   text.add(state.versions.size());
-  text.gauge("weightfs_versions_partial", "Of these, those that are still being filled.");
+  text.gauge("weightfs_versions_partial", "Versions that are being filled, or could not be begun.");
   text.add(sync.partial.size());
   text.gauge("weightfs_versions_unsynced", "Complete versions that may not be on the disk yet.");
   text.add(sync.unsynced.size());

@@ -65,6 +65,7 @@ struct WriterState {
 struct KeptState {
   std::vector<std::string> only;  // globs; empty: all
   std::uint64_t kept_bytes = 0, version_bytes = 0;
+  bool lacks_files = false;      // of these some are still missing: see CatalogVersion
   std::uint64_t made_bytes = 0;  // of other files, built for readers
 };
 

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/block/block.hpp"
@@ -60,6 +61,7 @@ struct DecodeJob {
   /// new chunk does not prove that the old one was right, and the log with it; elsewhere it does,
   /// since the steps add to what was there.
   std::optional<std::uint64_t> old_hash = {};
+  bool by_gpu = false;  // which may have done all of it or a part, or refused it
 };
 
 /// Patches of one chunk (kernels/dispatch/patch.hpp), to be added up.
@@ -88,6 +90,10 @@ class ChunkCoder {
   [[nodiscard]] virtual bool writes_logs() const noexcept { return false; }
 
   virtual void fold(std::span<FoldJob> jobs) = 0;
+
+  /// Says that the GPU decoded `chunk` wrongly, or refused it, where the CPU made it right: from
+  /// now on the CPU does all the work.
+  virtual void distrust(std::string_view /*chunk*/) {}
 
   /// Where the work is done, for display: "avx3_dl", "cuda: NVIDIA H200".
   [[nodiscard]] virtual std::string name() const = 0;

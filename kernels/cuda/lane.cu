@@ -1,14 +1,16 @@
 // The layout of a lane's trips (kernels/cuda/trip.hpp) that encode and decode:
 //
-//     encode   up   [old chunks][new chunks][tasks: encode, decode, hash]
-//              down [results][good][hashes], then the used part of [packed]
+//     encode   up   [old chunks][new chunks][tasks: encode, decode, hash], then [tasks: seal]
+//              down [results][good][hashes], then [seals] and the used part of [packed]
 //              stay [slots: one for each coded block][scratch]
 //     decode   up   [tasks: decode, hash][coded][chunks]
 //              down                             [chunks][good][hashes]
 //
 // The device encodes each block into a slot of its own, packs the slots back to back, and decodes
 // the packed blocks over the old chunks.  A chunk whose hash is then that of the new chunk is
-// verified, and so are the very bytes that are copied down.
+// verified.  That is so of the device's memory: the host compares its own hashes of the chunks that
+// went up, and of what comes down, be it coded (the seals are the device's hashes of it) or
+// decoded.
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -23,6 +25,8 @@ namespace weightfs::kernels::cuda {
 
 namespace {
 
+constexpr const char* kChanged = "bytes changed on the way";
+
 /// Copies block b from its slot to the end of the preceding blocks, and completes its decode task.
 ///
 /// Launched with one thread block for each coded block.
@@ -36,6 +40,8 @@ __global__ void pack_blocks(const EncodeTask* tasks_dev, const CodedResult* resu
 }
 
 // ---- encode -------------------------------------------------------------------------------------
+
+constexpr std::size_t kSeals = 2;  // of the results, of the packed bytes
 
 /// The part of a lane that jobs need; padding between arrays is added in bytes().
 struct EncodeNeed {
@@ -52,23 +58,25 @@ struct EncodeNeed {
   [[nodiscard]] std::size_t bytes() const {
     return 2 * chunk_bytes + slot_bytes + packed_bytes +
            blocks * (sizeof(EncodeTask) + sizeof(DecodeTask) + sizeof(CodedResult) + 1) +
-           jobs * 3 * (sizeof(HashTask) + sizeof(std::uint64_t)) +
+           (jobs * 3 + kSeals) * (sizeof(HashTask) + sizeof(std::uint64_t)) +
            encode_scratch_bytes(static_cast<std::uint32_t>(blocks)) + kArraysMax * kAlignment;
   }
 };
 
 class EncodeTrip {
  public:
-  EncodeTrip(LaneMemory& lane, std::span<EncodeJob> jobs, const EncodeNeed& need)
-      : trip_(lane), jobs_(jobs), need_(need) {
+  EncodeTrip(LaneMemory& lane, HashChunk hash, std::span<EncodeJob> jobs, const EncodeNeed& need)
+      : trip_(lane), host_hash_(hash), jobs_(jobs), need_(need) {
     old_ = trip_.take<std::uint8_t>(need.chunk_bytes);
     new_ = trip_.take<std::uint8_t>(need.chunk_bytes);
     encode_ = trip_.take<EncodeTask>(need.blocks);
     decode_ = trip_.take<DecodeTask>(need.blocks);
     hash_ = trip_.take<HashTask>(2 * need.jobs);  // old chunks, then new ones
+    seal_ = trip_.take<HashTask>(kSeals);
     results_ = trip_.take<CodedResult>(need.blocks);
     good_ = trip_.take<std::uint8_t>(need.blocks);
     hashes_ = trip_.take<std::uint64_t>(3 * need.jobs);  // old, new, decoded
+    seals_ = trip_.take<std::uint64_t>(kSeals);
     packed_ = trip_.take<std::uint8_t>(need.packed_bytes);
     slots_ = trip_.take<std::uint8_t>(need.slot_bytes);
     scratch_ = trip_.take<std::uint8_t>(encode_scratch_bytes(block_count()));
@@ -79,8 +87,7 @@ class EncodeTrip {
     trip_.copy_up(0, hash_.end());
     launch();
     trip_.copy_down(results_.offset, hashes_.end());
-    const std::size_t packed = packed_size();
-    if (packed != 0) trip_.copy_down(packed_.offset, packed_.offset + packed);
+    fetch_packed(packed_size());
     read_results();
   }
 
@@ -147,6 +154,26 @@ class EncodeTrip {
     return size;
   }
 
+  /// Copies the packed bytes down; these and the results must be what the device verified.
+  void fetch_packed(std::size_t packed) {
+    const ByteSpan results = trip_.host_bytes(results_);
+    trip_.host(seal_)[0] = {reinterpret_cast<std::uint8_t*>(trip_.dev(results_)), results.size()};
+    trip_.host(seal_)[1] = {trip_.dev(packed_), packed};
+    trip_.copy_up(seal_.offset, seal_.end());
+    check(hash_chunks(trip_.dev(seal_), kSeals, trip_.dev(seals_), trip_.stream()),
+          "hashing coded blocks");
+    trip_.copy_down(seals_.offset, packed_.offset + packed);
+    if (host_hash_(results) != trip_.host(seals_)[0] ||
+        host_hash_(trip_.host_bytes(packed_).first(packed)) != trip_.host(seals_)[1])
+      throw CudaFailure{"copying from the device", kChanged};
+  }
+
+  /// The device may have verified other chunks than the caller's.
+  void check_chunks_read(const EncodeJob& job) const {
+    if (host_hash_(job.old_chunk) != job.old_hash || host_hash_(job.new_chunk) != job.new_hash)
+      throw CudaFailure{"copying to the device", kChanged};
+  }
+
   void read_results() const {
     const auto* const packed = reinterpret_cast<const std::byte*>(trip_.host(packed_));
     const std::uint64_t* const hashes = trip_.host(hashes_);
@@ -170,19 +197,21 @@ class EncodeTrip {
       job.is_verified = is_good && hashes[2 * need_.jobs + number] == job.new_hash;
       if (!job.is_verified)
         throw CudaFailure{"coding blocks", "a coded chunk does not decode to the chunk again"};
+      check_chunks_read(job);
       ++number;
     }
   }
 
   Trip trip_;
+  HashChunk host_hash_;
   std::span<EncodeJob> jobs_;
   EncodeNeed need_;
   Array<std::uint8_t> old_, new_, good_, packed_, slots_, scratch_;
   Array<EncodeTask> encode_;
   Array<DecodeTask> decode_;
-  Array<HashTask> hash_;
+  Array<HashTask> hash_, seal_;
   Array<CodedResult> results_;
-  Array<std::uint64_t> hashes_;
+  Array<std::uint64_t> hashes_, seals_;
 };
 
 // ---- decode -------------------------------------------------------------------------------------
@@ -226,8 +255,9 @@ bool is_plausible(const DecodeJob& job, const CodedChunk& step) {
 
 class DecodeTrip {
  public:
-  DecodeTrip(LaneMemory& lane, std::span<const DecodePiece> pieces, const DecodeNeed& need)
-      : trip_(lane), pieces_(pieces) {
+  DecodeTrip(LaneMemory& lane, HashChunk hash, std::span<const DecodePiece> pieces,
+             const DecodeNeed& need)
+      : trip_(lane), host_hash_(hash), pieces_(pieces) {
     tasks_ = trip_.take<DecodeTask>(need.tasks);
     hash_ = trip_.take<HashTask>(need.pieces);
     coded_ = trip_.take<std::uint8_t>(need.coded_bytes);
@@ -304,19 +334,28 @@ class DecodeTrip {
       if (trip_.host(good_)[i] == 0) owners_[i]->is_decoded = false;
     for (const DecodePiece& piece : pieces_) {
       const std::size_t size = piece.old_chunk.size();
-      DecodeJob& job = *piece.job;
-      if (job.is_decoded) {
-        if (size != 0) std::memcpy(job.new_chunk.data(), trip_.host(chunks_) + at, size);
-        job.old_chunk = job.new_chunk;
-        job.steps = job.steps.subspan(piece.steps.size());
+      piece.job->hash = 0;
+      if (piece.job->is_decoded) {
+        take_off(piece, trip_.host_bytes(chunks_).subspan(at, size), trip_.host(hashes_)[number]);
       }
-      job.hash = job.is_decoded ? trip_.host(hashes_)[number] : 0;
       ++number;
       at += aligned(size);
     }
   }
 
+  /// What came down is hashed before it replaces the old chunk: a job in place has no other copy of
+  /// that, and whoever repeats the call needs it.
+  void take_off(const DecodePiece& piece, ByteSpan chunk, std::uint64_t hash) const {
+    if (host_hash_(chunk) != hash) throw CudaFailure{"copying from the device", kChanged};
+    DecodeJob& job = *piece.job;
+    std::ranges::copy(chunk, job.new_chunk.begin());
+    job.old_chunk = job.new_chunk;
+    job.steps = job.steps.subspan(piece.steps.size());
+    job.hash = hash;
+  }
+
   Trip trip_;
+  HashChunk host_hash_;
   std::span<const DecodePiece> pieces_;
   std::vector<DecodeJob*> owners_;       // of each task
   std::vector<std::size_t> step_begin_;  // first task of each step, and their number
@@ -366,7 +405,13 @@ std::size_t lane_bytes_min() {
 
 }  // namespace
 
-Lane::Lane(std::size_t bytes) : memory_(aligned(std::max(bytes, lane_bytes_min()))) {}
+void check_kernels() {
+  cudaFuncAttributes attributes;  // any kernel's: all are compiled for the same devices
+  check(cudaFuncGetAttributes(&attributes, pack_blocks), "looking for the kernels");
+}
+
+Lane::Lane(std::size_t bytes, HashChunk hash)
+    : memory_(aligned(std::max(bytes, lane_bytes_min()))), hash_(hash) {}
 
 void Lane::encode(std::span<EncodeJob> jobs) {
   while (!jobs.empty()) {
@@ -380,7 +425,7 @@ void Lane::encode(std::span<EncodeJob> jobs) {
       if (with.bytes() > memory_.size) break;
       need = with;
     }
-    EncodeTrip(memory_, jobs.first(count), need).run();
+    EncodeTrip(memory_, hash_, jobs.first(count), need).run();
     jobs = jobs.subspan(count);
   }
 }
@@ -397,7 +442,7 @@ void Lane::decode(std::span<DecodeJob> jobs) {
   for (std::span<DecodePiece> rest(pieces); !rest.empty();) {
     DecodeNeed need;
     const std::vector<DecodePiece> trip = next_pieces(rest, memory_.size, need);
-    DecodeTrip(memory_, trip, need).run();
+    DecodeTrip(memory_, hash_, trip, need).run();
   }
 }
 

@@ -10,6 +10,7 @@
 #include <cassert>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "kernels/block/block.hpp"
 #include "kernels/cuda/resources.hpp"
@@ -49,7 +50,7 @@ struct LaneMemory {
   const std::size_t size;
   PinnedBuffer pinned;
   DeviceBuffer device;
-  Stream stream;  // destroyed first; that waits for its work
+  Stream stream;  // to destroy it does not wait; the last user of a lane has
 };
 
 /// One trip to the device and back.  Arrays are taken in the order of the layout.
@@ -68,6 +69,10 @@ class Trip {
   template <typename Value>
   Value* host(Array<Value> array) const {
     return reinterpret_cast<Value*>(lane_.pinned.data() + array.offset);
+  }
+  template <typename Value>
+  ByteSpan host_bytes(Array<Value> array) const {
+    return std::as_bytes(std::span(host(array), array.count));
   }
   template <typename Value>
   Value* dev(Array<Value> array) const {

@@ -2,7 +2,7 @@
 //
 // A failure loses nothing: the CPU repeats the whole call, or for jobs that are decoded in place
 // does what the device has not done.  If the device still answers, the next call tries it again;
-// otherwise it is given up.
+// otherwise it is given up, and so it is if it fails every time.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -13,6 +13,7 @@
 #include "kernels/cuda/lane.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "kernels/dispatch/gpu.hpp"
+#include "kernels/dispatch/hash.hpp"
 
 namespace weightfs::kernels {
 
@@ -21,6 +22,23 @@ namespace {
 using cuda::check;
 using cuda::CudaFailure;
 using cuda::Lane;
+
+constexpr int kMajorMin = 8;             // the kernels add up a warp by __reduce_add_sync
+constexpr unsigned kFailuresInARow = 3;  // calls; then the device is given up
+
+cudaDeviceProp properties_of(int device) {
+  cudaDeviceProp properties;
+  check(cudaGetDeviceProperties(&properties, device), "asking for its name");
+  return properties;
+}
+
+/// Why no build of the kernels runs on such a device; empty: one may.
+std::string why_not(const cudaDeviceProp& properties) {
+  if (properties.major >= kMajorMin) return {};
+  return "its compute capability is " + std::to_string(properties.major) + "." +
+         std::to_string(properties.minor) + ", and the kernels need " + std::to_string(kMajorMin) +
+         ".0";
+}
 
 /// Lanes that are not in use.
 ///
@@ -77,13 +95,15 @@ class GpuCoder final : public ChunkCoder {
  public:
   /// Throws CudaFailure if not even one lane can be made.
   explicit GpuCoder(const GpuOptions& options) : options_(options), cpu_(make_cpu_coder()) {
-    check(cudaSetDevice(options.device), "choosing the device");
-    cudaDeviceProp properties;
-    check(cudaGetDeviceProperties(&properties, options.device), "asking for its name");
+    const cudaDeviceProp properties = properties_of(options.device);
     name_ = std::string("cuda: ") + properties.name;
+    if (std::string why = why_not(properties); !why.empty())
+      throw CudaFailure{"looking at the device", std::move(why)};
+    check(cudaSetDevice(options.device), "choosing the device");
+    cuda::check_kernels();
     for (unsigned i = 0; i < std::max(options.lanes, 1U); ++i) {
       try {
-        lanes_.add(std::make_unique<Lane>(options.lane_bytes));
+        lanes_.add(std::make_unique<Lane>(options.lane_bytes, hash_chunk));
       } catch (const CudaFailure&) {
         if (lanes_.is_empty()) throw;
         break;  // fewer lanes are slower, but not a failure
@@ -92,18 +112,30 @@ class GpuCoder final : public ChunkCoder {
   }
 
   void encode(std::span<EncodeJob> jobs) override {
-    work(&Lane::encode, &ChunkCoder::encode, jobs);
+    work(&Lane::encode, &ChunkCoder::encode, jobs, encode_failures_);
   }
   void decode(std::span<DecodeJob> jobs) override {
+    const bool by_gpu = !is_given_up_;
     std::vector<DecodeJob> left(jobs.begin(), jobs.end());  // a lane takes off what is done
-    work(&Lane::decode, &ChunkCoder::decode, std::span(left));
+    work(&Lane::decode, &ChunkCoder::decode, std::span(left), decode_failures_);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       jobs[i].is_decoded = left[i].is_decoded;
       jobs[i].hash = left[i].hash;
+      jobs[i].old_hash = left[i].old_hash;
+      jobs[i].by_gpu = by_gpu;
     }
   }
 
-  void fold(std::span<FoldJob> jobs) override { work(&Lane::fold, &ChunkCoder::fold, jobs); }
+  /// Those of the CPU, once that does all the work.
+  [[nodiscard]] bool writes_logs() const noexcept override { return is_given_up_; }
+
+  void fold(std::span<FoldJob> jobs) override {
+    work(&Lane::fold, &ChunkCoder::fold, jobs, fold_failures_);
+  }
+
+  void distrust(std::string_view chunk) override {
+    give_up({"decoding blocks", std::string(chunk) + " came out wrong"});
+  }
 
   /// One trip is worthwhile for all that the caller has.
   [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override {
@@ -115,52 +147,63 @@ class GpuCoder final : public ChunkCoder {
  private:
   template <typename Job>
   void work(void (Lane::*on_gpu)(std::span<Job>), void (ChunkCoder::*on_cpu)(std::span<Job>),
-            std::span<Job> jobs) {
-    if (jobs.empty() || try_gpu(on_gpu, jobs)) return;
+            std::span<Job> jobs, std::atomic<unsigned>& failures_in_a_row) {
+    if (jobs.empty() || try_gpu(on_gpu, jobs, failures_in_a_row)) return;
     ((*cpu_).*on_cpu)(jobs);
   }
 
   template <typename Job>
-  bool try_gpu(void (Lane::*on_gpu)(std::span<Job>), std::span<Job> jobs) {
+  bool try_gpu(void (Lane::*on_gpu)(std::span<Job>), std::span<Job> jobs,
+               std::atomic<unsigned>& failures_in_a_row) {
     if (is_given_up_) return false;
     try {
       check(cudaSetDevice(options_.device), "choosing the device");  // a per-thread setting
       const Loan lane(lanes_);
       try {
         ((*lane).*on_gpu)(jobs);
+        failures_in_a_row = 0;
         return true;
       } catch (const CudaFailure& failure) {
-        give_up_if(!(*lane).wait(), failure);
+        if (!(*lane).wait() || ++failures_in_a_row >= kFailuresInARow) {
+          give_up(failure);
+        } else {
+          warn(failure);
+        }
       }
     } catch (const CudaFailure& failure) {
-      give_up_if(true, failure);
+      give_up(failure);
     }
     return false;
   }
 
-  void give_up_if(bool is_lost, const CudaFailure& failure) {
-    if (is_lost) is_given_up_ = true;
-    say(failure);
-  }
-
-  void say(const CudaFailure& failure);
+  void warn(const CudaFailure& failure);
+  void give_up(const CudaFailure& failure);
 
   const GpuOptions options_;
   const std::unique_ptr<ChunkCoder> cpu_;
   std::string name_;
   LanePool lanes_;
+  // In a row, each: what always fails is not hidden by what works.
+  std::atomic<unsigned> encode_failures_ = 0, decode_failures_ = 0, fold_failures_ = 0;
   std::atomic<bool> is_given_up_ = false;
-  std::atomic<bool> has_said_ = false;
+  std::atomic<bool> has_warned_ = false;
 };
 
-std::string words_for(const CudaFailure& failure, int device) {
-  return "cuda: device " + std::to_string(device) + ": " + failure.why + " (" + failure.doing +
-         "); the CPU does the work";
+/// Says that a call failed, or that the device is given up.
+void say(const GpuOptions& options, const CudaFailure& failure, bool is_given_up) {
+  if (!options.on_failure) return;
+  options.on_failure("cuda: device " + std::to_string(options.device) + ": " + failure.why + " (" +
+                         failure.doing + "); the CPU does " +
+                         (is_given_up ? "the work" : "it, and the device is tried again"),
+                     is_given_up);
 }
 
-void GpuCoder::say(const CudaFailure& failure) {
-  if (!has_said_.exchange(true) && options_.on_failure)
-    options_.on_failure(words_for(failure, options_.device));
+void GpuCoder::warn(const CudaFailure& failure) {
+  if (!is_given_up_ && !has_warned_.exchange(true)) say(options_, failure, false);
+}
+
+void GpuCoder::give_up(const CudaFailure& failure) {
+  if (!is_given_up_.exchange(true)) say(options_, failure, true);
 }
 
 }  // namespace
@@ -171,9 +214,9 @@ GpuDevices find_gpus() {
     int count = 0;
     check(cudaGetDeviceCount(&count), "looking for devices");
     for (int number = 0; number < count; ++number) {
-      cudaDeviceProp properties;
-      check(cudaGetDeviceProperties(&properties, number), "asking for its name");
-      found.devices.push_back({number, properties.name, properties.totalGlobalMem});
+      const cudaDeviceProp properties = properties_of(number);
+      found.devices.push_back(
+          {number, properties.name, properties.totalGlobalMem, why_not(properties)});
     }
     if (found.devices.empty()) found.why = "cuda: no device";
   } catch (const CudaFailure& failure) {
@@ -187,7 +230,7 @@ std::unique_ptr<ChunkCoder> make_gpu_coder(const GpuOptions& options) {
   try {
     return std::make_unique<GpuCoder>(options);
   } catch (const CudaFailure& failure) {
-    if (options.on_failure) options.on_failure(words_for(failure, options.device));
+    say(options, failure, true);
     return make_cpu_coder();
   }
 }

@@ -13,7 +13,7 @@ constexpr const char* kWhy = "cuda: this weightfs was built without the CUDA too
 GpuDevices find_gpus() { return {{}, kWhy}; }
 
 std::unique_ptr<ChunkCoder> make_gpu_coder(const GpuOptions& options) {
-  if (options.on_failure) options.on_failure(std::string(kWhy) + "; the CPU does the work");
+  if (options.on_failure) options.on_failure(std::string(kWhy) + "; the CPU does the work", true);
   return make_cpu_coder();
 }
 

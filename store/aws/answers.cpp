@@ -5,6 +5,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
+#include "store/http/reply_checks.hpp"
 
 namespace weightfs {
 namespace {
@@ -109,6 +110,16 @@ AwsCredentials parse_json_keys(std::string_view json, std::string_view token_fie
     throw Error(ErrorCode::invalid, source + ": the answer has an empty key");
   }
   return keys;
+}
+
+std::string find_json_refusal(std::string_view json) {
+  try {
+    const Json object = parse_json(json, "the answer");
+    const std::string code = json_string(object, "Code", "the answer");
+    return printable(code + ": " + optional_text(object, "Message", "the answer"));
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 std::string shown_key_id(std::string_view access_key_id) {

@@ -25,6 +25,9 @@ std::chrono::system_clock::time_point get_iso_time(std::string_view text, std::s
 AwsCredentials parse_json_keys(std::string_view json, std::string_view token_field,
                                const std::string& source);
 
+/// What an answer without keys says instead, "CODE: MESSAGE" on one line; empty: nothing.
+std::string find_json_refusal(std::string_view json);
+
 /// "...WXYZ": the only form in which an access key's id is shown.
 std::string shown_key_id(std::string_view access_key_id);
 

@@ -21,11 +21,6 @@ constexpr auto kRefreshEarly = std::chrono::minutes(5);
 constexpr auto kRefreshPause = std::chrono::seconds(30);  // after a failure, while the keys are
                                                           // valid
 
-bool same_keys(const AwsCredentials& a, const AwsCredentials& b) {
-  return a.access_key_id == b.access_key_id && a.secret_access_key == b.secret_access_key &&
-         a.session_token == b.session_token;
-}
-
 // Five minutes before the keys expire; half-way if they live less than ten.
 WallClock::time_point refresh_time(const AwsCredentials& keys, WallClock::time_point now) {
   if (keys.expires == WallClock::time_point::max()) return keys.expires;
@@ -33,6 +28,11 @@ WallClock::time_point refresh_time(const AwsCredentials& keys, WallClock::time_p
 }
 
 }  // namespace
+
+bool same_keys(const AwsCredentials& a, const AwsCredentials& b) {
+  return a.access_key_id == b.access_key_id && a.secret_access_key == b.secret_access_key &&
+         a.session_token == b.session_token;
+}
 
 class AwsCredentialChain::Impl {
  public:
@@ -53,6 +53,14 @@ class AwsCredentialChain::Impl {
   void refused(const AwsCredentials& credentials) {
     const std::scoped_lock lock(mutex_);
     if (held_ && same_keys(*held_, credentials)) held_.reset();
+  }
+
+  void doubted(const AwsCredentials& credentials) {
+    const std::scoped_lock lock(mutex_);
+    const auto now = WallClock::now();
+    if (!held_ || !same_keys(*held_, credentials) || now < doubt_again_at_) return;
+    doubt_again_at_ = now + kRefreshPause;
+    refresh_at_ = {};
   }
 
  private:
@@ -92,9 +100,10 @@ class AwsCredentialChain::Impl {
     return *held_;
   }
 
+  // Who renews them may be late.
   static void check_fetched(const AwsCredentials& keys) {
     if (WallClock::now() < keys.expires) return;
-    throw Error(ErrorCode::permission,
+    throw Error(ErrorCode::unavailable,
                 "the AWS keys of " + keys.source +
                     " have expired: renew them, and check this host's clock");
   }
@@ -141,7 +150,7 @@ class AwsCredentialChain::Impl {
   RankedMutex mutex_{LockRank::leaf, "AwsCredentialChain::Impl::mutex_"};  // guards what follows
   std::condition_variable_any ended_;
   std::optional<AwsCredentials> held_;
-  WallClock::time_point refresh_at_;
+  WallClock::time_point refresh_at_, doubt_again_at_;
   std::exception_ptr failure_;  // of the last fetch
   std::uint64_t fetches_ = 0;
   bool fetching_ = false, is_logged_ = false;
@@ -156,5 +165,7 @@ AwsCredentialChain::~AwsCredentialChain() = default;
 AwsCredentials AwsCredentialChain::get(const Context& context) { return impl_->get(context); }
 
 void AwsCredentialChain::refused(const AwsCredentials& credentials) { impl_->refused(credentials); }
+
+void AwsCredentialChain::doubted(const AwsCredentials& credentials) { impl_->doubted(credentials); }
 
 }  // namespace weightfs

@@ -29,6 +29,8 @@
 
 namespace weightfs {
 
+[[nodiscard]] bool same_keys(const AwsCredentials& a, const AwsCredentials& b);
+
 class AwsCredentialChain {
  public:
   AwsCredentialChain(AwsIdentity identity, Environment environment);
@@ -39,14 +41,19 @@ class AwsCredentialChain {
   /// after 30 s at most.
   /// Throws Error: permission ("no AWS credentials found; looked in ...; set AWS_ACCESS_KEY_ID
   /// ..."), invalid (half of a pair, a malformed file or answer), unsupported (SSO, MFA),
-  /// unavailable (a source does not answer, and there are no valid keys; the same words where the
-  /// instance's metadata give no answer; a file that a source names is missing), timed_out,
-  /// cancelled; never not_found, which means an object of the bucket.
+  /// unavailable (a source does not answer, or gives keys that have expired, or none though it gave
+  /// some before, and there are no valid keys; the same words where the instance's metadata give no
+  /// answer; a file that a source names is missing), timed_out, cancelled; never not_found, which
+  /// means an object of the bucket.
   AwsCredentials get(const Context& context);
 
-  /// The service refused these as expired or unknown: the next get() fetches keys and reads files
-  /// anew, unless there are newer keys by then.
+  /// The service refused these as expired, unknown or wrong: the next get() fetches keys and reads
+  /// files anew, unless there are newer keys by then.
   void refused(const AwsCredentials& credentials);
+
+  /// The service refuses a signature: of a secret that was changed, or for another reason.  The
+  /// sources are asked at the next get(), at most once a while; without an answer these stay.
+  void doubted(const AwsCredentials& credentials);
 
  private:
   class Impl;

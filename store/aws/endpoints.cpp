@@ -73,13 +73,34 @@ bool is_worth_asking_again(const HttpReply& reply) {
   return reply.status >= 500 || reply.status == 429;
 }
 
-// Sends a request up to `attempts` times, until a reply is final.
+// Throws Error: unavailable, with what a 2xx says instead: an agent that cannot get keys now
+// answers so.
+AwsCredentials keys_of(const HttpReply& reply, const std::string& source) {
+  try {
+    return parse_json_keys(reply.text, "Token", source);
+  } catch (const Error& error) {
+    const std::string said = find_json_refusal(reply.text);
+    throw Error(ErrorCode::unavailable, said.empty() ? error.what() : source + ": " + said);
+  }
+}
+
+bool is_worth_asking_for_keys_again(const HttpReply& reply) {
+  if (!reply.ok()) return is_worth_asking_again(reply);
+  try {
+    keys_of(reply, "");
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+// Sends a request up to `attempts` times, while `is_worth_it` says so of the reply.
 HttpReply ask_agent(HttpClient& client, const HttpRequest& request, unsigned attempts,
-                    const Context& context) {
+                    bool (*is_worth_it)(const HttpReply&), const Context& context) {
   for (unsigned attempt = 1;; attempt++) {
     try {
       HttpReply reply = client.send(request, context);
-      if (attempt >= attempts || !is_worth_asking_again(reply)) return reply;
+      if (attempt >= attempts || !is_worth_it(reply)) return reply;
     } catch (const TransportError& error) {
       if (attempt >= attempts || error.code() != ErrorCode::unavailable) throw;
     }
@@ -123,7 +144,7 @@ std::optional<AwsCredentials> AwsContainer::find(const Context& context) {
   if (!token.empty()) request.headers.push_back({"Authorization", token});
 
   const HttpReply reply = ask(request, context);
-  if (reply.ok()) return parse_json_keys(reply.text, "Token", std::string(kContainerSource));
+  if (reply.ok()) return keys_of(reply, std::string(kContainerSource));
   throw Error(is_worth_asking_again(reply) ? ErrorCode::unavailable : ErrorCode::permission,
               std::string(kContainerSource) + ": the agent returned no keys: status " +
                   std::to_string(reply.status) +
@@ -133,7 +154,8 @@ std::optional<AwsCredentials> AwsContainer::find(const Context& context) {
 HttpReply AwsContainer::ask(const HttpRequest& request, const Context& context) {
   if (!client_) client_.emplace(agent_options(std::chrono::seconds(2)));
   try {
-    return ask_agent(*client_, request, kContainerAttempts, context);
+    return ask_agent(*client_, request, kContainerAttempts, is_worth_asking_for_keys_again,
+                     context);
   } catch (const TransportError& error) {
     throw Error(error.within(kContainerSource));
   }
@@ -191,25 +213,32 @@ std::optional<AwsCredentials> AwsInstance::ask_for_keys(const std::string& base,
   session.method = "PUT";
   session.url = base + "/latest/api/token";
   session.headers = {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}};
-  const HttpReply token = ask(session, context);
+  const HttpReply token = ask(session, is_worth_asking_again, context);
   if (!token.ok()) return refused("no IMDSv2 session", token);
   HttpRequest request;
   request.url = base + std::string(kRolesPath);
   request.headers = {{"x-aws-ec2-metadata-token", token.text}};
-  const HttpReply roles = ask(request, context);
+  const HttpReply roles = ask(request, is_worth_asking_again, context);
   const std::string role = roles.text.substr(0, roles.text.find_first_of("\r\n"));
   if (is_worth_asking_again(roles)) return refused("no answer about the instance's role", roles);
   if (!roles.ok() || role.empty()) return refused("the instance has no role", roles);
   request.url += uri_encode(role, false);
-  const HttpReply reply = ask(request, context);
-  if (!reply.ok()) return refused("no keys for the role " + role, reply);
-  AwsCredentials keys =
-      parse_json_keys(reply.text, "Token", std::string(kInstanceSource) + " (role " + role + ")");
-  extend_expired(keys);
-  return keys;
+  const HttpReply reply = ask(request, is_worth_asking_for_keys_again, context);
+  const std::string no_keys = "no keys for the role " + role;
+  if (!reply.ok()) return refused(no_keys, reply);
+  try {
+    AwsCredentials keys = keys_of(reply, no_keys);
+    keys.source = std::string(kInstanceSource) + " (role " + role + ")";
+    extend_expired(keys);
+    return keys;
+  } catch (const Error& error) {
+    none = {error.what(), true};
+    return std::nullopt;
+  }
 }
 
-HttpReply AwsInstance::ask(const HttpRequest& request, const Context& context) {
+HttpReply AwsInstance::ask(const HttpRequest& request, bool (*is_worth_it)(const HttpReply&),
+                           const Context& context) {
   if (!client_) {
     const unsigned seconds =
         parse_count(setting("AWS_METADATA_SERVICE_TIMEOUT", "metadata_service_timeout", "1"),
@@ -219,7 +248,7 @@ HttpReply AwsInstance::ask(const HttpRequest& request, const Context& context) {
         "AWS_METADATA_SERVICE_NUM_ATTEMPTS");
     client_.emplace(agent_options(std::chrono::seconds(seconds)));
   }
-  return ask_agent(*client_, request, attempts_, context);
+  return ask_agent(*client_, request, attempts_, is_worth_it, context);
 }
 
 }  // namespace weightfs

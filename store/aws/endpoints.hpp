@@ -25,8 +25,8 @@ class AwsContainer {
  public:
   explicit AwsContainer(Environment environment) : environment_(std::move(environment)) {}
 
-  /// nullopt: not configured.  Throws Error: invalid (a URI that keys must not come from; a
-  /// malformed answer), permission, unavailable, cancelled, timed_out.
+  /// nullopt: not configured.  Throws Error: invalid (a URI that keys must not come from),
+  /// permission, unavailable (also for an answer without keys), cancelled, timed_out.
   std::optional<AwsCredentials> find(const Context& context);
 
  private:
@@ -39,7 +39,7 @@ class AwsContainer {
 /// Why an instance gives no keys.
 struct NoInstanceKeys {
   std::string why;
-  bool may_pass = false;  // it gave no answer, or is in trouble: whether it has keys is unknown
+  bool may_pass = false;  // no answer, one without keys, trouble: whether it has keys is unknown
 };
 
 class AwsInstance {
@@ -49,15 +49,16 @@ class AwsInstance {
 
   /// nullopt: there is none, or it has no role, or it did not say; `none` says which.  Expired
   /// keys, which it returns when AWS cannot renew them, are used for ten minutes.  Throws Error:
-  /// unavailable (once it has returned keys), invalid (settings; a malformed answer), cancelled,
-  /// timed_out.
+  /// unavailable (once it has returned keys), invalid (settings), cancelled, timed_out.
   std::optional<AwsCredentials> find(const Context& context, NoInstanceKeys& none);
 
  private:
   [[nodiscard]] std::string endpoint() const;
   [[nodiscard]] std::string setting(std::string_view variable, std::string_view name,
                                     std::string_view otherwise) const;
-  HttpReply ask(const HttpRequest& request, const Context& context);
+  /// `is_worth_it`: whether to ask again after such a reply.
+  HttpReply ask(const HttpRequest& request, bool (*is_worth_it)(const HttpReply&),
+                const Context& context);
   std::optional<AwsCredentials> ask_for_keys(const std::string& base, const Context& context,
                                              NoInstanceKeys& none);
 

@@ -103,12 +103,10 @@ AwsSources::AwsSources(AwsIdentity identity, Environment environment)
       instance_(identity_.profile, environment_) {}
 
 AwsCredentials AwsSources::fetch(const Context& context) {
-  files_ = read_aws_files(environment_);
-  visited_ = {identity_.profile.name};
   if (!identity_.profile_named) {
     if (const Found keys = from_environment()) return *keys;
   }
-  if (const Found keys = from_profile(identity_.profile.name, context)) return *keys;
+  if (const Found keys = from_own_profile(context)) return *keys;
   if (const Found keys = container_.find(context)) return *keys;
   NoInstanceKeys none;
   if (const Found keys = instance_.find(context, none)) return *keys;
@@ -133,6 +131,27 @@ AwsSources::Found AwsSources::from_environment() const {
   if (const auto expires = environment_("AWS_CREDENTIAL_EXPIRATION")) {
     keys.expires = get_iso_time(*expires, "AWS_CREDENTIAL_EXPIRATION");
   }
+  return keys;
+}
+
+// Whoever renews keys may have written half a file by now: a profile that gave keys will give them
+// again.  Those of the container or the instance would have other rights, for hours.
+AwsSources::Found AwsSources::from_own_profile(const Context& context) {
+  const std::string& name = identity_.profile.name;
+  Found keys;
+  try {
+    files_ = read_aws_files(environment_);
+    visited_ = {name};
+    keys = from_profile(name, context);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid || !profile_gave_keys_) throw;
+    throw Error(ErrorCode::unavailable, error.what());
+  }
+  if (!keys && profile_gave_keys_) {
+    throw Error(ErrorCode::unavailable, profile_text(name) + " of " + files_.describe() +
+                                            " gave keys before and has none now");
+  }
+  profile_gave_keys_ = keys.has_value();
   return keys;
 }
 

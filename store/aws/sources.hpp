@@ -22,13 +22,14 @@ class AwsSources {
 
   /// Keys of the first configured source; rereads the files.
   /// Throws Error: permission (there are none, or it refuses), unavailable (there are none, but the
-  /// instance did not say so), and what the sources throw.
+  /// instance did not say so, or the profile gave some before), and what the sources throw.
   AwsCredentials fetch(const Context& context);
 
  private:
   using Found = std::optional<AwsCredentials>;
 
   [[nodiscard]] Found from_environment() const;
+  Found from_own_profile(const Context& context);
   Found from_profile(const std::string& name, const Context& context);
   Found from_role(const std::string& name, const AwsSettings& profile, const Context& context);
   Found from_role_source(const std::string& name, const AwsSettings& profile,
@@ -48,6 +49,7 @@ class AwsSources {
   AwsInstance instance_;
   std::unique_ptr<AwsSts> sts_;  // made when it is needed
   AwsFiles files_;
+  bool profile_gave_keys_ = false;    // the one of identity_
   std::vector<std::string> visited_;  // profiles of a chain of roles
 };
 

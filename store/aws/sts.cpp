@@ -74,6 +74,8 @@ struct StsRefusal {
     return status >= 500 || status == 429 || code == "Throttling" ||
            code == "IDPCommunicationError";
   }
+  /// What it was asked with has expired, and may be renewed.
+  [[nodiscard]] bool is_expired() const { return code.starts_with("ExpiredToken"); }
 };
 
 StsRefusal parse_sts_refusal(const HttpReply& reply) {
@@ -87,7 +89,8 @@ StsRefusal parse_sts_refusal(const HttpReply& reply) {
                                 const std::string& host) {
   std::string said = "status " + std::to_string(refusal.status);
   if (!refusal.code.empty()) said += ", " + refusal.code + ": " + refusal.message;
-  throw Error(refusal.is_worth_a_retry() ? ErrorCode::unavailable : ErrorCode::permission,
+  const bool may_pass = refusal.is_worth_a_retry() || refusal.is_expired();
+  throw Error(may_pass ? ErrorCode::unavailable : ErrorCode::permission,
               role.source + ": " + host + " gives no keys for the role " + role.role_arn + " (" +
                   said + "): check the role's trust policy and the keys that request it");
 }

@@ -27,8 +27,8 @@ class AwsSts {
   /// `endpoint`: of the service; empty: AWS's own of the region.  Throws Error: invalid.
   AwsSts(const std::string& endpoint, std::string region, const std::string& ca_bundle);
 
-  /// Both throw Error: permission (STS refuses), unavailable, invalid (a malformed answer),
-  /// cancelled, timed_out.
+  /// Both throw Error: permission (STS refuses), unavailable (also if `with` or `token` has
+  /// expired), invalid (a malformed answer), cancelled, timed_out.
   AwsCredentials assume_role(const RoleRequest& role, const AwsCredentials& with,
                              const Context& context);
   AwsCredentials assume_role_with_token(const RoleRequest& role, const std::string& token,

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 
@@ -47,7 +47,7 @@ std::vector<std::string> Bucket::list(std::string_view prefix, std::string_view 
 }
 
 unsigned request_threads(const BucketReader& bucket, unsigned threads) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  if (threads == 0) threads = work_threads();
   return std::max(threads, bucket.parallel_requests());
 }
 

@@ -51,7 +51,7 @@ class BucketReader {
   virtual std::size_t get(std::string_view key, std::uint64_t offset_bytes,
                           std::span<std::byte> into, const Context& context) = 0;
 
-  /// The useful number of requests in flight; 0: one for each core.
+  /// The useful number of requests in flight; 0: work_threads().
   [[nodiscard]] virtual unsigned parallel_requests() const noexcept { return 0; }
 
   /// For messages: the URL without secrets.
@@ -97,7 +97,7 @@ class Bucket : public BucketReader {
 };
 
 /// The number of threads for work limited by the bucket's latency rather than CPU: the larger of
-/// `threads` (0: one for each core) and the bucket's number of requests in flight.
+/// `threads` (0: work_threads()) and the bucket's number of requests in flight.
 unsigned request_threads(const BucketReader& bucket, unsigned threads);
 
 /// Throws Error: invalid if a backend may refuse the key.

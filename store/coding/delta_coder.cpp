@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <thread>
 
 #include "kernels/block/free_list.hpp"
 #include "kernels/dispatch/hash.hpp"
@@ -18,6 +17,7 @@
 #include "store/materialize/base_reader.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/reorder_buffer.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -328,7 +328,7 @@ void CodedPacks::end_pack() {
 }
 
 std::size_t batches_ahead(unsigned threads) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  if (threads == 0) threads = work_threads();
   return threads * kBatchesOfThread;
 }
 

@@ -87,7 +87,7 @@ struct CodedSoFar {
 
 struct CodeOptions {
   std::filesystem::path spool;                      // directory for the data
-  unsigned threads = 0;                             // 0: one for each core
+  unsigned threads = 0;                             // 0: work_threads()
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack is closed at this size
   /// ... and when so many bytes of the version were coded since the one before; 0: never.
   std::uint64_t piece_bytes = 0;

@@ -34,6 +34,9 @@ struct ColumnFamilyInfo {
   /// Its pairs are large, come by Db::ingest() and go by Db::remove_range(): RocksDB does not
   /// compact them, and has no cache for them.
   bool is_bulk = false;
+  /// Its pairs are fetched or made again: it is emptied where a file of it cannot be read, so that
+  /// this costs no other family.
+  bool is_renewable = false;
 };
 
 inline constexpr std::array kColumnFamilies{
@@ -44,10 +47,10 @@ inline constexpr std::array kColumnFamilies{
         "spans/<level byte, be64 last version>, patch_bytes, reader, coming/<be64 version>",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
-        "that this store's queue has published; orders: be64, every order of a hand-over given "
-        "out\n"
-        "is below; uploader: 32 hex digits of this store alone, in the names of what it uploads;\n"
-        "probed: the URL and the --endpoint-url whose put-if-absent was proven; hook/...: be64\n"
+        "that this store's queue has published; orders: be64, every order of a hand-over given\n"
+        "out is below; uploader: 32 hex digits of this store alone, in the names of what it\n"
+        "uploads, and 32 of where it was; probed: the URL and the --endpoint-url whose\n"
+        "put-if-absent was proven; hook/...: be64\n"
         "version told with success, be64 version told and not yet confirmed (0: none); pins: for\n"
         "each version that is pinned by hand be64 version, be64 seconds since 1970; timing/...:\n"
         "JSON (store/timing/version_timing.hpp), of the highest 1024 versions; spans/...: which\n"
@@ -56,9 +59,10 @@ inline constexpr std::array kColumnFamilies{
         "store's mount announces itself, then the host and the place for which they were made;\n"
         "coming/...: paths, each with a NUL after it, of files that are being added to the images\n"
         "of the version: whoever opens the store removes them"},
-    ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim"},
+    ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim",
+                     false, false, true},
     ColumnFamilyInfo{ColumnFamily::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
-                     "layout, uncompressed"},
+                     "layout, uncompressed", false, false, true},
     ColumnFamilyInfo{
         ColumnFamily::hashes, "hashes", "be64 version",
         "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
@@ -80,7 +84,7 @@ inline constexpr std::array kColumnFamilies{
         ColumnFamily::patches, "patches", "level byte, be64 last version, be32 tensor, be32 chunk",
         "the patch of a chunk (docs/FORMAT.md, Patches of a store); exists iff a record spans/...\n"
         "names level and last version",
-        true, true},
+        true, true, true},
 };
 
 /// Version of this table and of the store's directory; a store of another version is rebuilt.

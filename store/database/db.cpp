@@ -23,6 +23,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 
@@ -107,11 +108,16 @@ rocksdb::Slice slice_of(std::string_view text) { return {text.data(), text.size(
 
 std::string_view view_of(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
+// Whether RocksDB looks at all files when it is opened, and refuses where it cannot read one.  What
+// is `lax` finds out when it reads; of a damaged log it then leaves out single records.
+enum class Opening { strict, lax };
+
 // An open RocksDB with its families; closed together.
 class Handle {
  public:
-  static std::unique_ptr<Handle> open(const fs::path& directory, bool writable) {
-    auto handle = std::make_unique<Handle>();
+  static std::unique_ptr<Handle> open(const fs::path& directory, bool writable,
+                                      Opening opening = Opening::strict) {
+    auto handle = std::make_unique<Handle>(opening);
     const rocksdb::Options& options = handle->options_;
     const FamilyNames names = families_of(directory);
     std::vector<rocksdb::ColumnFamilyDescriptor> families;
@@ -132,7 +138,7 @@ class Handle {
     return handle;
   }
 
-  Handle() = default;
+  explicit Handle(Opening opening) { options_.paranoid_checks = opening == Opening::strict; }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
   ~Handle() {
@@ -160,13 +166,28 @@ class Handle {
     (void)db_->DestroyColumnFamilyHandle(std::exchange(dropped, nullptr));
     return status;
   }
+  /// What is wrong with the files of a family: each is opened, and its first pair read.
+  [[nodiscard]] rocksdb::Status look_at(ColumnFamily family) const {
+    auto* const from = this->family(family);
+    if (from == nullptr) return {};
+    rocksdb::ColumnFamilyMetaData about;
+    db_->GetColumnFamilyMetaData(from, &about);
+    const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator(rocksdb::ReadOptions(), from));
+    for (const auto& level : about.levels) {
+      for (const auto& file : level.files) {
+        at->Seek(file.smallestkey);
+        if (!at->status().ok()) return at->status();
+      }
+    }
+    return {};
+  }
 
  private:
   rocksdb::ColumnFamilyHandle*& at(ColumnFamily family) {
     return families_.at(static_cast<std::size_t>(family));
   }
 
-  const rocksdb::Options options_ = make_options();
+  rocksdb::Options options_ = make_options();
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kColumnFamilies.size()> families_{};
 };
@@ -179,6 +200,53 @@ bool is_database(const fs::path& directory) {
       [&](const ColumnFamilyInfo& info) { return info.is_lazy || has_family(names, info); });
 }
 
+// Those that cannot be read and are made again; none if another cannot be read either, or if they
+// are not what is wrong.  Nothing is written.
+std::vector<ColumnFamilyInfo> find_lost_families(const fs::path& directory) {
+  std::unique_ptr<const Handle> handle;
+  try {
+    handle = Handle::open(directory, false, Opening::lax);
+  } catch (const Error&) {
+    return {};
+  }
+  std::vector<ColumnFamilyInfo> lost;
+  for (const ColumnFamilyInfo& info : kColumnFamilies) {
+    const rocksdb::Status status = handle->look_at(info.family);
+    if (status.ok()) continue;
+    // All else may pass: no descriptor is left, say, or a disk does not answer.
+    const bool is_lost = status.IsCorruption() || status.IsPathNotFound();
+    if (!is_lost || !info.is_renewable) return {};
+    lost.push_back(info);
+  }
+  return lost;
+}
+
+void empty_families(const fs::path& directory, const std::vector<ColumnFamilyInfo>& families) {
+  const auto handle = Handle::open(directory, true, Opening::lax);
+  for (const ColumnFamilyInfo& info : families) {
+    log_warning(fmt::format("files of the {} in {} cannot be read; all {} are removed", info.name,
+                            directory.string(), info.name));
+    check(handle->drop(info.family), directory, "write to");
+    if (!info.is_lazy) check(handle->make(info.family), directory, "write to");
+  }
+}
+
+// As Handle::open(), but what is wrong with a family that is made again costs no other: RocksDB
+// opens all families or none.  Where nothing may be written, reading that family fails.
+std::unique_ptr<Handle> open_without_lost(const fs::path& directory, bool writable) {
+  std::vector<ColumnFamilyInfo> lost;
+  try {
+    return Handle::open(directory, writable);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt && error.code() != ErrorCode::io) throw;
+    lost = find_lost_families(directory);
+    if (lost.empty()) throw;
+  }
+  if (!writable) return Handle::open(directory, false, Opening::lax);
+  empty_families(directory, lost);
+  return Handle::open(directory, true);
+}
+
 class RocksDb final : public Db {
  public:
   /// For reading.
@@ -189,7 +257,7 @@ class RocksDb final : public Db {
       : directory_(std::move(directory)), free_bytes_(std::move(free_bytes)) {
     writable_ = free_bytes_() >= kRecordsFloorBytes;
     if (!writable_ && !is_database(directory_)) throw below_floor();
-    handle_ = Handle::open(directory_, writable_);
+    handle_ = open_without_lost(directory_, writable_);
   }
 
   [[nodiscard]] std::optional<std::string> find(ColumnFamily family,
@@ -450,12 +518,13 @@ class RocksDb final : public Db {
     if (writable_) return;
     handle_.reset();
     try {
+      // Nothing is emptied now: who uses the database knows what is in it.
       handle_ = Handle::open(directory_, true);
       undo_failed();
       writable_ = true;
     } catch (const Error&) {
       handle_.reset();
-      handle_ = Handle::open(directory_, false);
+      handle_ = open_without_lost(directory_, false);
       throw;
     }
   }

@@ -8,6 +8,9 @@
 // A family that is lazy (store/database/column_families.hpp) is made by the first write to it;
 // until then it reads as empty, and older releases can open the database.
 //
+// A family that is renewable is emptied when the database is opened, if a file of it is damaged or
+// gone and all others can be read; below the floor, at the next opening.
+//
 // Threads: all calls may run in parallel.
 #pragma once
 

@@ -49,13 +49,6 @@ bool matches_any(const Patterns& patterns, const std::string& base) {
                      [&](const char* pattern) { return ::fnmatch(pattern, base.c_str(), 0) == 0; });
 }
 
-bool is_published(const std::string& path, const std::vector<std::string>& include) {
-  const std::string base(base_name_of(path));
-  if (matches_any(kPublishedPatterns, base) && !matches_any(kUnpublishedPatterns, base))
-    return true;
-  return matches_glob(path, include);
-}
-
 class Scanner {
  public:
   Scanner(Checkpoint& checkpoint, const std::vector<std::string>& include)
@@ -246,6 +239,13 @@ std::uint64_t Checkpoint::size_bytes() const noexcept {
     if (__builtin_add_overflow(sum, file.stamp.size_bytes, &sum)) return UINT64_MAX;
   }
   return sum;
+}
+
+bool is_published(const std::string& path, const std::vector<std::string>& include) {
+  const std::string base(base_name_of(path));
+  if (matches_any(kPublishedPatterns, base) && !matches_any(kUnpublishedPatterns, base))
+    return true;
+  return matches_glob(path, include);
 }
 
 Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::string>& include,

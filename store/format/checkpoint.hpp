@@ -63,6 +63,9 @@ struct Checkpoint {
 /// index may name shards that are not there.
 enum class ScanScope { whole, part };
 
+/// Whether a file of this name, which is not hidden, would be published.
+bool is_published(const std::string& path, const std::vector<std::string>& include);
+
 /// Scans and checks: every safetensors header; every *.safetensors.index.json (names only base
 /// names, every shard it names is there, every tensor lies in the shard it says); that no file has
 /// only a rank's piece of a tensor (store/format/rank_pieces.hpp).

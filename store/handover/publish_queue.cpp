@@ -17,6 +17,7 @@
 #include "store/base/path_rules.hpp"
 #include "store/handover/queue_state.hpp"
 #include "store/handover/seal.hpp"
+#include "store/local/store_directory.hpp"
 
 namespace weightfs {
 namespace {
@@ -75,6 +76,7 @@ PublishQueue::State::State(Staging& the_staging, Store& the_store, History& the_
       options(std::move(the_options)),
       boot(boot_id()),
       early(the_staging, the_store, the_history, early_options(), !options.part.is_part()) {
+  require_leases(marker_path(store.path()));
   // Removes all links: those of queued records are made again on demand.
   remove_links(links_root());
   load_counters();
@@ -84,6 +86,7 @@ PublishQueue::State::State(Staging& the_staging, Store& the_store, History& the_
 EarlyOptions PublishQueue::State::early_options() {
   EarlyOptions result;
   result.parent = [this] { return early_parent(); };
+  result.is_in_vain = [this] { return is_in_conflict(); };
   result.is_handed_over = [this](StagingId directory) { return is_handed_over(directory); };
   result.threads = options.threads;
   result.coder = options.coder;
@@ -267,6 +270,13 @@ std::optional<std::uint64_t> PublishQueue::State::early_parent() const {
   if (!seen || !is_idle) return std::nullopt;
   const std::uint64_t fence = std::max(*seen, own.last);
   return options.rebase ? std::max(fence, newest) : fence;
+}
+
+/// Whether somebody else has published: until a person intervenes each hand-over is a conflict.
+bool PublishQueue::State::is_in_conflict() const {
+  const std::uint64_t newest = store.manifests().newest().version;
+  const std::lock_guard lock(mutex);
+  return !options.rebase && seen && newest > std::max(*seen, own.last);
 }
 
 bool PublishQueue::State::is_handed_over(StagingId directory) const {

@@ -91,6 +91,7 @@ struct QueueOptions {
 class PublishQueue {
  public:
   /// Loads the records.  Keeps the references.  Links are made again where needed.
+  /// Throws Error: unsupported (the file system of the store has no leases), corrupt, io.
   PublishQueue(Staging& staging, Store& store, History& history, QueueOptions options);
   ~PublishQueue();  // stops and joins; queued hand-overs remain for the next process
 

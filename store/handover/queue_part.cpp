@@ -48,10 +48,16 @@ void PublishQueue::State::publish_part_item(QueueItem& item, const Context& cont
 /// the version, stay in staging; nullopt: what is in the version is its own.
 std::optional<std::set<std::string>> PublishQueue::State::own_paths(QueueItem& item) const {
   const HandOverRecord& record = item.record;
-  if (!record.part.is_part() || item.is_lost) return std::nullopt;
+  if (!record.part.is_part()) return std::nullopt;
+  std::set<std::string> paths;
+  if (item.is_lost) {  // then the files cannot be read
+    for (const StagedFile& file : staging.list(record.directory)) {
+      if (is_published(file.path, record.wishes.include)) paths.insert(file.path);
+    }
+    return paths;
+  }
   if (!item.has_links) make_links(staging, record.directory, links_of(record));
   item.has_links = true;
-  std::set<std::string> paths;
   for (const CheckpointFile& file :
        scan_checkpoint(links_of(record), record.wishes.include, ScanScope::part).files) {
     paths.insert(file.path);

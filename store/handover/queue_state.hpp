@@ -76,6 +76,7 @@ struct PublishQueue::State {
   void note_refusal(std::string_view name, std::string_view why);
   [[nodiscard]] std::vector<std::string> move_fences(std::uint64_t newest);
   [[nodiscard]] std::optional<std::uint64_t> early_parent() const;
+  [[nodiscard]] bool is_in_conflict() const;
   [[nodiscard]] bool is_handed_over(StagingId directory) const;
 
   // ---- queue_hand_over.cpp ----

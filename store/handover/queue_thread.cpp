@@ -523,6 +523,7 @@ void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) 
   remove_links(links_of(record));
   item.has_links = false;
   item.early.reset();
+  early.drop(record.directory);  // if it was not taken yet
   item.images.reset();
   item.fresh.reset();
   change([&] {

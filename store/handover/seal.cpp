@@ -35,10 +35,21 @@ std::vector<StagedFile> files_of(const Staging& staging, StagingId directory) {
   return files;
 }
 
+/// Throws Error: unsupported (the kernel cannot tell), what opening the file throws.
+bool is_written(const stdfs::path& path) {
+  const File file = File::open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+  const Writers writers = find_writers(file.fd());
+  if (writers != Writers::unknown) return writers == Writers::some;
+  throw Error(ErrorCode::unsupported,
+              fmt::format("the file system of {} has no leases (fcntl(2), F_SETLEASE), so nobody "
+                          "can tell who still writes to a file: choose another --store",
+                          path.parent_path().string()));
+}
+
 std::vector<StagedFile> held_files(const Staging& staging, StagingId directory) {
   std::vector<StagedFile> files = files_of(staging, directory);
   std::erase_if(files, [&](const StagedFile& file) {
-    return file.writers == 0 && nobody_writes(staging.backing_path(file.id));
+    return file.writers == 0 && !is_written(staging.backing_path(file.id));
   });
   return files;
 }
@@ -114,6 +125,8 @@ void as_shown(const stdfs::path& tree, std::string_view shown, const std::functi
 }
 
 }  // namespace
+
+void require_leases(const stdfs::path& file) { static_cast<void>(is_written(file)); }
 
 bool may_hand_over(const Staging& staging, Caller caller) {
   const struct stat root = staging.attributes(kPublishRoot);

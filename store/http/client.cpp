@@ -88,6 +88,7 @@ class HttpClient::Loop {
       : options_(std::move(options)),
         running_max_(std::max(1u, options_.connections_max)),
         multi_(make_multi(running_max_)) {
+    running_.reserve(running_max_);  // the thread does not survive a lack of memory
     thread_ = start_without_signals([this] { run(); });
   }
 
@@ -179,7 +180,8 @@ class HttpClient::Loop {
   }
 
   void end_all(CURLcode code) {
-    for (Job* job : std::exchange(running_, {})) end(*job, End::done, code);
+    for (Job* job : running_) end(*job, End::done, code);
+    running_.clear();
   }
 
   /// Ends transfers that are stopped, too late or stalled; lowers `until` to the time of the next

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <charconv>
 #include <ctime>
 
@@ -10,6 +11,8 @@ namespace {
 
 using std::chrono::system_clock;
 
+constexpr std::size_t kMessageBytesMax = 300;           // of a service's message
+constexpr int kYearMin = 1970, kYearMax = 2200;         // a time_point ends in 2262
 constexpr std::uint64_t kRetryAfterSecondsMax = 86400;  // more is no number to be trusted
 
 /// "bytes 0-9/100", "bytes 0-9/*", "bytes */100".
@@ -79,6 +82,14 @@ std::string behind_problem(const HttpReply& reply, std::uint64_t offset) {
 
 }  // namespace
 
+std::string printable(std::string_view text) {
+  std::string line(text.substr(0, kMessageBytesMax));
+  for (char& c : line) {
+    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = ' ';
+  }
+  return line;
+}
+
 std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
                           std::uint64_t size_bytes) {
   switch (reply.status) {
@@ -110,6 +121,7 @@ std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
   }
   const std::size_t at = kMonths.find(month.data());
   if (at == kMonths.npos || at % 3 != 0) return std::nullopt;
+  if (parts.tm_year < kYearMin || parts.tm_year > kYearMax) return std::nullopt;
   parts.tm_mon = static_cast<int>(at / 3);
   parts.tm_year -= 1900;
   return system_clock::from_time_t(::timegm(&parts));

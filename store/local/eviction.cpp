@@ -149,12 +149,20 @@ bool Eviction::is_kept(std::uint64_t version) const {
 }
 
 bool Eviction::withdraw(std::uint64_t version) const {
-  for (auto guard = guards_.begin(); guard != guards_.end(); ++guard) {
-    if ((*guard)->withdraw(version)) continue;
+  auto guard = guards_.begin();
+  const auto restore_before = [&] {
     while (guard != guards_.begin()) (*--guard)->restore(version);
-    return false;
+  };
+  try {
+    while (guard != guards_.end() && (*guard)->withdraw(version)) ++guard;
+  } catch (...) {
+    ++guard;  // that one may have closed some of its ways
+    restore_before();
+    throw;
   }
-  return true;
+  if (guard == guards_.end()) return true;
+  restore_before();
+  return false;
 }
 
 bool Eviction::is_unused(std::uint64_t version, const Files& files) const {

@@ -221,6 +221,8 @@ void Evictor::evict_until_met(const Demand& demand) {
   const std::uint64_t deltas = remove_deltas(demand, images_.bytes_of(counted) + patches);
   if (evict_versions(demand, {deltas + patches, 0}, counted).is_met) return;
   const std::uint64_t others = images_.bytes_of(counted) + deltas;
+  // Versions that a guard keeps, or that are read, have stayed: patches are not given up in vain.
+  demand.check(store_, others, space_().free_bytes + patches_bytes());
   remove_patches(demand, others);
   demand.check(store_, others + patches_bytes(), space_().free_bytes);
 }

@@ -46,15 +46,16 @@ void make_directory(const std::filesystem::path& path, mode_t mode) {
 
 }  // namespace
 
-ImageMemory::ImageMemory() : context_(::fsopen("tmpfs", FSOPEN_CLOEXEC)) {
-  if (!context_) refuse(errno, "make a tmpfs");
-  set(context_, "mode", "0700");
-  set(context_, "size", std::to_string(kSpareBytes).c_str());
-  set_if_known(context_);
-  if (::fsconfig(context_.fd(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
+ImageMemory::ImageMemory() {
+  const File context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
+  if (!context) refuse(errno, "make a tmpfs");
+  set(context, "mode", "0700");
+  set(context, "size", std::to_string(kSpareBytes).c_str());
+  set_if_known(context);
+  if (::fsconfig(context.fd(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0) {
     refuse(errno, "make a tmpfs");
   }
-  mount_ = File(::fsmount(context_.fd(), FSMOUNT_CLOEXEC,
+  mount_ = File(::fsmount(context.fd(), FSMOUNT_CLOEXEC,
                           MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
   if (!mount_) refuse(errno, "open a tmpfs");
   make_directory(images(), 0755);
@@ -72,10 +73,15 @@ std::filesystem::path ImageMemory::deltas() const { return root() / "deltas"; }
 
 std::filesystem::path ImageMemory::temporary() const { return root() / "tmp"; }
 
+/// By a context of its own, which nobody else uses meanwhile: one that was refused once takes
+/// nothing any more.
 void ImageMemory::set_limit(std::uint64_t bytes) const {
   const std::string size = std::to_string(bytes + bytes / 64 + kSpareBytes);
-  set(context_, "size", size.c_str());
-  if (::fsconfig(context_.fd(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) == 0) return;
+  const File context(::fspick(mount_.fd(), "", FSPICK_EMPTY_PATH | FSPICK_CLOEXEC));
+  if (!context) throw_errno(errno, "set the size of the tmpfs for images");
+  set(context, "size", size.c_str());
+  set_if_known(context);  // a kernel may take it for a change that they are not there
+  if (::fsconfig(context.fd(), FSCONFIG_CMD_RECONFIGURE, nullptr, nullptr, 0) == 0) return;
   if (errno != EINVAL) throw_errno(errno, "set the size of the tmpfs for images to " + size);
 }
 

@@ -35,7 +35,7 @@ class ImageMemory {
  private:
   [[nodiscard]] std::filesystem::path root() const;
 
-  File context_, mount_;
+  File mount_;
 };
 
 }  // namespace weightfs

@@ -267,8 +267,15 @@ bool ImageTable::keep_on_disk(std::uint64_t version, std::uint64_t generation,
   if (::rename(copy.c_str(), directory.c_str()) != 0) {
     throw_errno(errno, fmt::format("rename {} to {}", copy.string(), directory.string()));
   }
-  fsync_directory(directory_);
-  if (!record_copy(version, generation)) {
+  bool is_recorded = false;
+  try {
+    fsync_directory(directory_);
+    is_recorded = record_copy(version, generation);
+  } catch (...) {
+    discard(directory, temporary_);  // nobody would count it
+    throw;
+  }
+  if (!is_recorded) {
     discard(directory, temporary_);
     return false;
   }
@@ -306,10 +313,13 @@ void ImageTable::remove_copy(std::uint64_t version) {
     if (found == complete_.end() || !found->second.in_memory) return;
     found->second.is_on_disk = false;
   }
-  const bool had_records = remove_image_records(db_, version);
-  {
-    const std::scoped_lock lock(mutex_);
-    if (had_records) forgotten_.insert(version);
+  try {
+    if (remove_image_records(db_, version)) {
+      const std::scoped_lock lock(mutex_);
+      forgotten_.insert(version);
+    }
+  } catch (const Error& error) {
+    log_warning(error.what());  // a record without its files counts for nothing
   }
   discard(directory_ / std::to_string(version), temporary_);
 }
@@ -496,19 +506,30 @@ std::optional<Eviction::Files> ImageTable::partial_files(std::uint64_t version) 
 
 // ---- sizes ----
 
+static bool is_want_of_resources(const std::error_code& error) {
+  return error == std::errc::too_many_files_open ||
+         error == std::errc::too_many_files_open_in_system || error == std::errc::not_enough_memory;
+}
+
 std::uint64_t ImageTable::bytes_of(const std::vector<std::uint64_t>& versions,
                                    ImagesHome home) const {
   std::set<std::uint64_t> inodes;
   std::uint64_t bytes = 0;
   for (const std::uint64_t version : versions) {
+    const fs::path directory = directory_of(home) / std::to_string(version);
     std::error_code error;
-    fs::recursive_directory_iterator entry(directory_of(home) / std::to_string(version), error);
+    fs::recursive_directory_iterator entry(directory, error);
     for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
       struct stat attributes {};
       if (::lstat(entry->path().c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode))
         continue;
       if (!inodes.insert(attributes.st_ino).second) continue;
       bytes += static_cast<std::uint64_t>(attributes.st_size);
+    }
+    // A sum that is too small would be taken for room.  What leaves meanwhile is gone, and what the
+    // disk does not tell any more holds up no other version.
+    if (is_want_of_resources(error)) {
+      throw_errno(error.value(), "measure " + directory.string());
     }
   }
   return bytes;

@@ -148,10 +148,11 @@ class ImageTable {
   /// disk already; nothing was changed then.
   /// Requires: the version is reserved, so that nobody makes it anew; files and directories of
   /// `copy` are synced.
-  /// Throws Error: no_space, io.
+  /// Throws Error: no_space, io; nothing is left of the copy then.
   bool keep_on_disk(std::uint64_t version, std::uint64_t generation,
                     const std::filesystem::path& copy);
-  /// Removes the copy on the disk of a version that is in memory too; nobody reads it.
+  /// Removes the copy on the disk of a version that is in memory too; nobody reads it.  Without room
+  /// to forget it, the files go all the same.
   void remove_copy(std::uint64_t version);
 
   // ---- what a power cut may take ----
@@ -203,6 +204,8 @@ class ImageTable {
   [[nodiscard]] std::optional<Eviction::Files> partial_files(std::uint64_t version) const;
 
   // ---- sizes ----
+
+  // These throw Error: io, permission if a directory cannot be read; one that is gone has no bytes.
 
   /// Bytes of several versions in one place; hard-linked files count once.
   [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions,

@@ -63,10 +63,12 @@ bool is_same_file(int fd, const fs::path& path) {
 
 }  // namespace
 
+fs::path marker_path(const fs::path& path) { return path / kMarkerName; }
+
 std::optional<StoreMarker> find_marker(const fs::path& path) {
   std::string text;
   try {
-    text = read_file(path / kMarkerName, kMarkerBytesMax);
+    text = read_file(marker_path(path), kMarkerBytesMax);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -129,7 +131,7 @@ void StoreDirectory::take_directory() {
                             path_.string(), attributes.st_uid, ::geteuid()));
   }
   // In this order: another process creating the same store writes its marker before anything else.
-  if (!is_vacant(path_) && !fs::exists(path_ / kMarkerName, ignored)) {
+  if (!is_vacant(path_) && !fs::exists(marker_path(path_), ignored)) {
     throw Error(
         ErrorCode::invalid,
         fmt::format(
@@ -170,11 +172,11 @@ void StoreDirectory::check_marker(std::string_view repository, std::string_view 
   const std::optional<StoreMarker> found = find_marker(path_);
   if (!found) {
     std::error_code ignored;
-    if (fs::exists(path_ / kMarkerName, ignored)) {
+    if (fs::exists(marker_path(path_), ignored)) {
       throw Error(ErrorCode::invalid, fmt::format("{} is not the marker of a weightfs store",
-                                                  (path_ / kMarkerName).string()));
+                                                  marker_path(path_).string()));
     }
-    write_file(path_ / kMarkerName, text_of(wanted), 0600);
+    write_file(marker_path(path_), text_of(wanted), 0600);
     return;
   }
   if (found->repository != repository) {
@@ -186,7 +188,7 @@ void StoreDirectory::check_marker(std::string_view repository, std::string_view 
   has_other_format_ = found->format != kStoreFormat;
   if (has_other_format_ || found->url == url) return;
   try {
-    write_file(path_ / kMarkerName, text_of(wanted), 0600);
+    write_file(marker_path(path_), text_of(wanted), 0600);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());
@@ -215,7 +217,7 @@ void StoreDirectory::clear(const StoreMarker& marker) {
     fs::remove_all(path_ / name, error);
     if (error) throw_errno(error.value(), "remove " + (path_ / name).string());
   }
-  write_file(path_ / kMarkerName, text_of(marker), 0600);
+  write_file(marker_path(path_), text_of(marker), 0600);
   has_other_format_ = false;
 }
 

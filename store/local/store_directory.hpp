@@ -25,6 +25,9 @@ struct StoreMarker {
   std::string format, repository, url;
 };
 
+/// Of the store at `path`.  Nobody keeps it open.
+std::filesystem::path marker_path(const std::filesystem::path& path);
+
 /// nullopt if `path` has no readable marker.
 std::optional<StoreMarker> find_marker(const std::filesystem::path& path);
 

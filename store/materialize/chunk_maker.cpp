@@ -161,9 +161,13 @@ void ChunkMaker::run_jobs() {
   }
   coder_.decode(coder_jobs_);
   for (std::size_t i = 0; i < jobs_.size(); i++) {
-    if (!coder_jobs_[i].is_decoded) explain(*jobs_[i].wanted);
-    check(*jobs_[i].wanted, coder_jobs_[i].hash);
-    if (is_noted) note(*jobs_[i].wanted, coder_jobs_[i]);
+    const WantedChunk& wanted = *jobs_[i].wanted;
+    const kernels::DecodeJob& job = coder_jobs_[i];
+    if (!job.is_decoded || job.hash != hash_of(wanted)) {
+      make_again(wanted, job);
+    } else if (is_noted) {
+      note(wanted, job);
+    }
   }
   for (kernels::ChangeLog& log : logs_) {
     if (log.bytes.capacity() > kLogBytesKept) log = {};
@@ -207,21 +211,49 @@ void ChunkMaker::clear_jobs() {
   job_bytes_ = 0;
 }
 
-void ChunkMaker::check(const WantedChunk& wanted, std::uint64_t found) {
-  const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
-  if (found != plan_.hashes[tensor.first_chunk + wanted.chunk]) explain(wanted);
+/// Builds a chunk that a GPU made wrongly, or refused, by the plain functions.
+/// Throws as rebuild(); Error: io too if it was the CPU.
+void ChunkMaker::make_again(const WantedChunk& wanted, const kernels::DecodeJob& job) {
+  const Trail trail = trail_;  // of the chunk that waits for room in the batch
+  const std::span<const std::byte> bytes = rebuild(wanted);
+  if (!job.by_gpu) blame_host(wanted);
+  coder_.distrust(describe(wanted));
+  give_up_notes("a chunk was made step by step");
+  std::ranges::copy(bytes, wanted.into.begin());
+  trail_ = trail;
 }
 
-/// Rebuilds a chunk whose hash was wrong, checks every hash, and throws the cause.
-void ChunkMaker::explain(const WantedChunk& wanted) {
+std::string ChunkMaker::describe(const WantedChunk& wanted) const {
+  const Layout& layout = *plan_.layout;
+  return fmt::format("version {}: {}", plan_.version->number(),
+                     place_of(layout, layout.tensors()[wanted.tensor], wanted.chunk));
+}
+
+std::uint64_t ChunkMaker::hash_of(const WantedChunk& wanted) const {
+  return plan_.hashes[plan_.layout->tensors()[wanted.tensor].first_chunk + wanted.chunk];
+}
+
+void ChunkMaker::check(const WantedChunk& wanted, std::uint64_t found) {
+  if (found == hash_of(wanted)) return;
+  rebuild(wanted);
+  blame_host(wanted);
+}
+
+/// Builds a chunk that was wrong once more, step by step, and compares every hash.
+/// Throws the cause: BaseDamaged, ObjectError; Error: io if it is this host.
+std::span<const std::byte> ChunkMaker::rebuild(const WantedChunk& wanted) {
   trace(wanted.tensor, wanted.chunk);
-  run(wanted.chunk, Check::every_hash);
-  const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
+  const std::span<const std::byte> bytes = run(wanted.chunk, Check::every_hash);
+  if (kernels::hash_chunk(bytes) != hash_of(wanted)) blame_host(wanted);
+  return bytes;
+}
+
+void ChunkMaker::blame_host(const WantedChunk& wanted) const {
   throw Error(
       ErrorCode::io,
-      fmt::format("version {}: {} was built wrongly, but all of its inputs are correct when read "
-                  "again; check the memory and disks of this host",
-                  plan_.version->number(), place_of(*plan_.layout, tensor, wanted.chunk)));
+      fmt::format("{} was built wrongly, but all of its inputs are correct when read again; check "
+                  "the memory and disks of this host",
+                  describe(wanted)));
 }
 
 // ---- step by step ----

@@ -9,7 +9,8 @@
 // chunk while it is in the cache.
 //
 // Normally only the last hash is compared. If it is wrong, the chunk is rebuilt on the CPU with
-// every hash compared, to find the damaged input.
+// every hash compared, to find the damaged input. If there is none, it was the coder; a GPU's work
+// is then done by the CPU.
 //
 // Memory: at most kCodedBytesMax of coded bytes.
 //
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -98,8 +100,12 @@ class ChunkMaker {
   [[nodiscard]] bool notes_changes() const noexcept;
   void note(const WantedChunk& wanted, const kernels::DecodeJob& job);
   void give_up_notes(std::string_view why);
+  void make_again(const WantedChunk& wanted, const kernels::DecodeJob& job);
+  [[nodiscard]] std::string describe(const WantedChunk& wanted) const;
+  [[nodiscard]] std::uint64_t hash_of(const WantedChunk& wanted) const;
   void check(const WantedChunk& wanted, std::uint64_t found);
-  [[noreturn]] void explain(const WantedChunk& wanted);
+  std::span<const std::byte> rebuild(const WantedChunk& wanted);
+  [[noreturn]] void blame_host(const WantedChunk& wanted) const;
 
   std::span<const std::byte> run(std::uint32_t chunk, Check check);
   void read_start(std::uint32_t chunk, std::span<std::byte> into);

@@ -386,15 +386,16 @@ class Materializer {
   void drop(const BaseDamaged& damaged) {
     const std::uint64_t number = damaged.version();
     log_error(fmt::format("{}; not using it as a base", damaged.what()));
-    static_cast<void>(store_.evictor().discard_damaged(number));
+    // What is forgotten is counted by nobody; it may be that no one makes it again.
+    const bool is_gone = store_.evictor().discard_damaged(number);
+    if (is_gone && !store_.images().is_partial(number)) remove_quietly(number);
   }
 
   void remove_quietly(std::uint64_t version) {
     try {
       store_.images().remove_images(version);
     } catch (const Error& error) {
-      log_error(
-          fmt::format("cannot remove incomplete files of version {}: {}", version, error.what()));
+      log_error(fmt::format("cannot remove files of version {}: {}", version, error.what()));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -46,6 +47,22 @@ struct Fetch {
   };
   std::optional<Failure> failure;
 };
+
+/// Of the exception that is being handled.  Without memory for it there is none: each waiter then
+/// tries for itself.
+void note_failure(Fetch& fetch) noexcept {
+  try {
+    try {
+      throw;
+    } catch (const ObjectError& error) {
+      fetch.failure = {error.code(), error.what(), error.key()};
+    } catch (const Error& error) {
+      fetch.failure = {error.code(), error.what(), {}};
+    }
+  } catch (...) {
+    return;
+  }
+}
 
 [[noreturn]] void rethrow(const Fetch::Failure& failure) {
   if (failure.key.empty()) throw Error(failure.code, failure.message);
@@ -269,32 +286,24 @@ void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
   while (count < kPiecesPerFetch && pack.is_absent(first + count)) {
     pack.pieces[first + count++].fetch = request;
   }
-  const auto end = [&](bool is_here) {
-    lock.lock();
-    for (std::uint64_t i = 0; i < count; i++) pack.pieces[first + i] = {is_here, nullptr};
-    if (is_here) {
-      fetched_bytes += pack.run.bytes_of(first, count);
-      absent_pieces -= count;
-    }
-    request->is_done = true;
-    fetched.notify_all();
-  };
   lock.unlock();
+  std::exception_ptr failed;
   try {
     bring(pack, first, count);
-  } catch (const ObjectError& error) {
-    request->failure = {error.code(), error.what(), error.key()};
-    end(false);
-    throw;
-  } catch (const Error& error) {
-    request->failure = {error.code(), error.what(), {}};
-    end(false);
-    throw;
   } catch (...) {
-    end(false);  // each waiter then tries for itself
-    throw;
+    failed = std::current_exception();
+    note_failure(*request);
   }
-  end(true);
+  const bool is_here = failed == nullptr;
+  lock.lock();
+  for (std::uint64_t i = 0; i < count; i++) pack.pieces[first + i] = {is_here, nullptr};
+  if (is_here) {
+    fetched_bytes += pack.run.bytes_of(first, count);
+    absent_pieces -= count;
+  }
+  request->is_done = true;
+  fetched.notify_all();
+  if (failed) std::rethrow_exception(failed);
 }
 
 /// Of what came with the header.  If that was damaged in transit, it is fetched.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "kernels/block/block.hpp"
@@ -18,6 +17,7 @@
 #include "store/patches/tensor_table_id.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/reorder_buffer.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -89,7 +89,7 @@ std::vector<ChunkPlace> changed_places(const Base& from, const Base& to) {
 }
 
 /// Half of the cores: others have work that is waited for.
-unsigned taking_threads() { return std::max(1U, std::thread::hardware_concurrency() / 2); }
+unsigned taking_threads() { return std::max(1U, work_threads() / 2); }
 
 }  // namespace
 

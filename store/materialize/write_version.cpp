@@ -15,7 +15,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "kernels/block/free_list.hpp"
@@ -32,6 +31,7 @@
 #include "store/threads/background.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/progress_counter.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -183,8 +183,7 @@ class VersionWriter {
   /// window of 4 MiB, the 4 MiB that SnapshotBytes reads ahead, and a few chunks.
   [[nodiscard]] unsigned writing_threads() const {
     if (!plan_.snapshot) {
-      return options_.threads != 0 ? options_.threads
-                                   : std::max(1U, std::thread::hardware_concurrency());
+      return options_.threads != 0 ? options_.threads : work_threads();
     }
     return request_threads(repository_.bucket(context_), options_.threads);
   }

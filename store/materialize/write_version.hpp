@@ -47,7 +47,7 @@ struct WriteOptions {
   const BegunFiles* begun = nullptr;  // nullptr: all of all files is written
   bool all_packs = false;             // fetch packs whole, also if files are left out
   std::filesystem::path spool;        // for packs while they are applied
-  unsigned threads = 0;               // 0: one for each core
+  unsigned threads = 0;               // 0: work_threads()
   bool sync = true;                   // fsync files and directories
   unsigned mode = 0444;               // of files; a hard-linked file keeps the base's mode
   kernels::SharedCoder coder = kernels::make_cpu_coder();

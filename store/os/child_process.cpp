@@ -22,6 +22,7 @@ namespace weightfs {
 namespace {
 
 constexpr int kChildLookMs = 50;  // interval for checking stop and deadline
+constexpr int kReadsAtOnce = 64;  // more than a pipe has room for
 
 /// The actions between fork and exec.
 class ChildActions {
@@ -118,19 +119,27 @@ struct ChildPipe {
   File output, input;
 };
 
-/// Reads what is in a pipe without waiting, and keeps the last bytes.
+/// Keeps the last bytes.
+void cut(std::size_t bytes_max, std::string& output, bool& is_cut) {
+  if (output.size() <= bytes_max) return;
+  output.erase(0, output.size() - bytes_max);
+  is_cut = true;
+}
+
+/// Reads what is in a pipe without waiting, but no more than it may hold: who never stops writing
+/// would keep this from looking at the clock.  Keeps the last bytes, up to twice as many as wanted,
+/// so that they are seldom moved.
 /// Returns: false at its end.
 bool take_output(int fd, std::size_t bytes_max, std::string& into, bool& is_cut) {
   std::array<char, 16384> buffer;
-  for (;;) {
+  for (int reads = 0; reads < kReadsAtOnce; reads++) {
     const ssize_t got = read(fd, buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return got < 0;
     into.append(buffer.data(), static_cast<std::size_t>(got));
-    if (into.size() <= bytes_max) continue;
-    into.erase(0, into.size() - bytes_max);
-    is_cut = true;
+    if (into.size() > 2 * bytes_max) cut(bytes_max, into, is_cut);
   }
+  return true;
 }
 
 /// Waits only for the child itself: processes that it leaves behind may keep the pipes open for
@@ -150,6 +159,8 @@ void watch_child(const ChildGroup& child, const ChildPlan& plan, int output, int
     take();
   }
   take();
+  cut(plan.output_bytes_max, end.output, end.is_cut);
+  cut(plan.output_bytes_max, end.errors, end.is_cut);
 }
 
 /// When a process began, in ticks since the machine did; "": there is no such process.

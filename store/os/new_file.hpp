@@ -18,7 +18,9 @@ class NewFile {
   /// Where the caller makes it: beside its final name.
   [[nodiscard]] const std::filesystem::path& partial() const noexcept { return partial_; }
 
-  /// Gives what is at partial() the file's name and mode 0644.  Throws Error: exists, io.
+  /// Gives what is at partial() the file's name and, where there are modes, mode 0644.  Nothing is
+  /// replaced; where a file system can neither link nor rename so, by a look beforehand.
+  /// Throws Error: exists, io.
   void keep() const;
 
  private:

@@ -36,6 +36,23 @@ std::string get_part_object(Repository& repository, const PartSet& set, const Ob
               fmt::format("object {}: its SHA-256 does not match its name", key));
 }
 
+/// nullopt: there is no such object.
+std::optional<std::string> find_bytes(Repository& repository, const std::string& key,
+                                      std::uint64_t bytes_max, const Context& context) {
+  try {
+    return get_all(repository.bucket(context), key, bytes_max, context);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) return std::nullopt;
+    throw;
+  }
+}
+
+/// Its version came to exist meanwhile.
+Error gone_again(const std::string& key) {
+  return {ErrorCode::unavailable,
+          fmt::format("object {} existed and is gone again; try again", key)};
+}
+
 void check_place(const PartRecord& record, const PartSet& set, unsigned part,
                  std::string_view repository, std::string_view key) {
   if (record.repository == repository && record.set == set.id && record.version == set.version &&
@@ -68,14 +85,9 @@ std::string part_object(const PartSet& set, const Sha256& id) {
 std::optional<PartRecord> find_part(Repository& repository, const PartSet& set, unsigned part,
                                     const Context& context) {
   const std::string key = keys::part_record(set, part);
-  std::string bytes;
-  try {
-    bytes = get_all(repository.bucket(context), key, kPartRecordBytesMax, context);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) return std::nullopt;
-    throw;
-  }
-  PartRecord record = PartRecord::parse(bytes, "object " + key);
+  const auto bytes = find_bytes(repository, key, kPartRecordBytesMax, context);
+  if (!bytes) return std::nullopt;
+  PartRecord record = PartRecord::parse(*bytes, "object " + key);
   check_place(record, set, part, repository.id(), key);
   return record;
 }
@@ -113,10 +125,12 @@ void claim_part(Repository& repository, const PartSet& set, const PartRecord& re
                 const Context& context) {
   const std::string key = keys::part_claim(set, record.part);
   const std::string content = to_hex(record.content());
-  Bucket& bucket = repository.bucket(context);
-  if (bucket.put_if_absent(key, content, context) == Bucket::Put::created) return;
-  if (get_all(bucket, key, kClaimBytes, context) == content) return;
-  throw other_bytes(set, record.part);
+  if (repository.bucket(context).put_if_absent(key, content, context) == Bucket::Put::created) {
+    return;
+  }
+  const auto there = find_bytes(repository, key, kClaimBytes, context);
+  if (!there) throw gone_again(key);
+  if (*there != content) throw other_bytes(set, record.part);
 }
 
 PartRecord put_part(Repository& repository, const PartSet& set, const PartRecord& record,
@@ -128,8 +142,7 @@ PartRecord put_part(Repository& repository, const PartSet& set, const PartRecord
     return record;
   }
   if (auto there = find_part(repository, set, record.part, context)) return std::move(*there);
-  throw Error(ErrorCode::unavailable,
-              fmt::format("object {} existed and is gone again; try again", key));
+  throw gone_again(key);
 }
 
 Error other_bytes(const PartSet& set, unsigned part) {

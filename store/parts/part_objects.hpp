@@ -52,7 +52,9 @@ ObjectRef put_part_object(Repository& repository, const PartSet& set, std::strin
 /// Conflict: the part has other bytes there.
 Error other_bytes(const PartSet& set, unsigned part);
 
-/// Claims the part for this content.  Throws Error: conflict if it is claimed for another one.
+/// Claims the part for this content.  The claim of another one may have been removed with all of
+/// its set, so whoever has claimed looks whether the version exists. Throws Error: conflict if it
+/// is claimed for another one; what the bucket throws.
 void claim_part(Repository& repository, const PartSet& set, const PartRecord& record,
                 const Context& context);
 

@@ -20,7 +20,6 @@ namespace weightfs {
 namespace {
 
 constexpr std::string_view kMadeIndex = "model.safetensors.index.json";
-constexpr std::string_view kWay = "publish this version with --snapshot on all parts";
 
 [[noreturn]] void refuse_union(const std::string& message) {
   throw Error(ErrorCode::invalid, message);
@@ -181,12 +180,12 @@ void Uniter::choose_forms() {
   made_.snapshot = no_snapshot == nullptr;
   if (no_delta != nullptr && no_snapshot != nullptr) {
     refuse_union(fmt::format("part {} has only a snapshot and part {} only a delta: {}",
-                             no_delta->record.part, no_snapshot->record.part, kWay));
+                             no_delta->record.part, no_snapshot->record.part, kSnapshotWay));
   }
   if (no_delta != nullptr) return;
   const std::string problem = parent_problem();
   if (problem.empty()) return take_packs();
-  if (!made_.snapshot) refuse_union(fmt::format("{}: {}", problem, kWay));
+  if (!made_.snapshot) refuse_union(fmt::format("{}: {}", problem, kSnapshotWay));
 }
 
 std::string Uniter::parent_problem() const {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/format/layout.hpp"
@@ -21,6 +22,11 @@
 #include "store/parts/part_objects.hpp"
 
 namespace weightfs {
+
+/// What to do about parts that make no delta.  Some of them may have their records, which stay as
+/// they are.
+inline constexpr std::string_view kSnapshotWay =
+    "publish this version with --snapshot and a new token (--run) or tag on all parts";
 
 struct PartUnion {
   std::shared_ptr<const Layout> layout;

@@ -114,6 +114,7 @@ void PatchTable::remove_all(const Error& damage) {
 
 // Looks at one key of each span only.
 void PatchTable::sweep_patches() {
+  std::set<Name> found;
   std::string from;
   while (const std::optional<std::string> key = find_key(db_, from)) {
     if (key->size() < kSpanKeyBytes) {  // of no span
@@ -123,16 +124,31 @@ void PatchTable::sweep_patches() {
     }
     const std::string prefix = key->substr(0, kSpanKeyBytes);
     const std::string end = key_after(prefix);
-    const auto entry = find_entry({static_cast<PatchLevel>(prefix[0]), load_be(prefix.substr(1))});
+    const Name name{static_cast<PatchLevel>(prefix[0]), load_be(prefix.substr(1))};
+    found.insert(name);
+    const auto entry = find_entry(name);
     if (!entry) {
       db_.remove_range(kPatches, prefix, end, {});
     } else if (entry->record.next) {
       const PatchSpan span = entry->record.info.span();
       db_.remove_range(kPatches, patch_key(span, *entry->record.next), end, {});
     }
-    if (end.empty()) return;
+    if (end.empty()) break;
     from = end;
   }
+  forget_all_but(found);
+}
+
+// The database was emptied of patches that it could not read (Db::open).
+void PatchTable::forget_all_but(const std::set<Name>& found) {
+  std::vector<Db::Change> changes;
+  std::erase_if(entries_, [&](const auto& known) {
+    const SpanInfo& info = known.second.record.info;
+    if (info.chunk_count == 0 || found.contains(known.first)) return false;
+    changes.push_back({ColumnFamily::store, span_record_key(info.span()), std::nullopt});
+    return true;
+  });
+  if (!changes.empty()) db_.write(changes);
 }
 
 // ---- changes ----
@@ -196,10 +212,11 @@ PatchTable::Hold PatchTable::hold(const PatchPath& path) const {
   for (const PathStep& step : path) {
     held.names_.emplace_back(step.span.ends.level, step.span.ends.last.version);
   }
-  held.table_ = this;
+  std::multiset<Name> names(held.names_.begin(), held.names_.end());
   const std::scoped_lock one_change(change_mutex_);  // nobody is about to remove them
   const std::scoped_lock lock(mutex_);
-  held_.insert(held.names_.begin(), held.names_.end());
+  held_.merge(names);  // all or none: it allocates nothing
+  held.table_ = this;
   return held;
 }
 

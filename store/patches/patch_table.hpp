@@ -64,9 +64,9 @@ struct SpanPart {
 
 class PatchTable {
  public:
-  /// Reads the records and removes patches that none of them names.  A record that cannot be read
-  /// is a line in the log, and its span is lost.  `directory`: for files that are being written;
-  /// of the file system of the database.
+  /// Reads the records, and removes patches that none of them names, and records whose patches are
+  /// gone.  A record that cannot be read is a line in the log, and its span is lost.
+  /// `directory`: for files that are being written; of the file system of the database.
   PatchTable(Db& db, std::filesystem::path directory);
   PatchTable(const PatchTable&) = delete;
   PatchTable& operator=(const PatchTable&) = delete;
@@ -157,6 +157,7 @@ class PatchTable {
   std::vector<std::string> load();
   void sweep(const std::vector<std::string>& bad_records);
   void sweep_patches();
+  void forget_all_but(const std::set<Name>& found);
   void remove_all(const Error& damage);
   void put(const SpanEnds& ends, PatchFiles files, std::optional<ChunkPlace> next);
   bool remove(const PatchSpan& span, bool even_if_held);

@@ -68,7 +68,7 @@ class EarlyJob {
 struct EarlyCoder {
   History& history;
   Store& store;
-  unsigned threads = 0;          // of a complete file; 0: one for each core
+  unsigned threads = 0;          // of a complete file; 0: work_threads()
   unsigned growing_threads = 0;  // of one that is still written
   kernels::SharedCoder coder;
   GrowingFile::Pauses pauses = {};

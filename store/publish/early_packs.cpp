@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/manifest.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
@@ -42,15 +44,22 @@ EarlyPacks::EarlyPacks(Repository& repository, Names names, const Context& conte
       told_(std::move(told)) {}
 
 void EarlyPacks::add(std::shared_ptr<const SpooledPack> pack, const CodedSoFar& so_far) {
-  if (!ahead_) {
+  std::unique_lock lock(mutex_);
+  const bool is_first = so_far_.empty();
+  so_far_.push_back(so_far);
+  lock.unlock();
+  if (is_first) begin();
+  if (ahead_) ahead_->add(std::move(pack));
+}
+
+/// Once: later packs would be taken for the first ones.
+void EarlyPacks::begin() {
+  try {
     ahead_.emplace(context_,
                    [this](const SpooledPack& added, std::size_t k) { return put_added(added, k); });
+  } catch (const std::system_error& error) {
+    note_refused_thread(error);  // finish() uploads them all
   }
-  {
-    const std::lock_guard lock(mutex_);
-    so_far_.push_back(so_far);
-  }
-  ahead_->add(std::move(pack));
 }
 
 void EarlyPacks::add_rest(std::span<const std::shared_ptr<const SpooledPack>> packs,

@@ -62,6 +62,7 @@ class EarlyPacks {
   std::vector<PackRef> finish(std::span<const std::shared_ptr<const SpooledPack>> packs);
 
  private:
+  void begin();
   PackRef put(const SpooledPack& pack, std::size_t k);
   PackRef put_added(const SpooledPack& pack, std::size_t k);
 
@@ -72,7 +73,8 @@ class EarlyPacks {
   RankedMutex mutex_{LockRank::leaf, "EarlyPacks::mutex_"};  // guards the next member
   std::vector<CodedSoFar> so_far_;                           // by number of an added pack
   std::vector<PackRef> added_;                               // the thread's
-  std::optional<PacksAhead> ahead_;  // once one was added; last: its thread uses those above
+  // Once one was added, unless a thread was refused; last: its thread uses those above.
+  std::optional<PacksAhead> ahead_;
 };
 
 }  // namespace weightfs

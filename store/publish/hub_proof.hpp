@@ -29,7 +29,7 @@ namespace weightfs {
 
 class HubProof {
  public:
-  /// Keeps the reference `reader`.  `threads`: 0: one for each core.
+  /// Keeps the reference `reader`.  `threads`: 0: work_threads().
   /// Throws Error: invalid (the environment of the Hub).
   HubProof(Repository& repository, HubBase base, const CheckpointReader& reader, unsigned threads);
 

@@ -32,6 +32,7 @@
 #include "store/os/file.hpp"
 #include "store/publish/early_coding.hpp"
 #include "store/publish/pre_encoded.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -54,7 +55,7 @@ constexpr std::ptrdiff_t kGrowingFilesMax = 8;
 constexpr unsigned kGrowingThreadsMax = 4;
 
 unsigned growing_threads(unsigned threads) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  if (threads == 0) threads = work_threads();
   return std::min(threads, kGrowingThreadsMax);
 }
 
@@ -70,11 +71,22 @@ struct PreEncoder::State {
     std::optional<std::uint64_t> tried;  // the last parent it was, or is being, coded against
     std::shared_ptr<const EarlyResult> result;  // for `tried`; null: in progress or failed
     std::shared_ptr<const BegunFile> begun;     // for `tried`, until the result is uploaded
+    unsigned parents = 0;                       // against which it was begun when it was complete
+    std::optional<std::uint64_t> last_parent;   // of them
     bool is_over = false;                       // handed over: not started any more
     std::optional<Clock::time_point> left;      // when its last writer closed it, without its name
 
     [[nodiscard]] bool is_to_be_coded(std::uint64_t parent) const {
-      return tried != parent && !is_over;
+      return tried != parent && !is_over && !has_had_its_turns(parent);
+    }
+
+    /// Whether it has been coded against so many parents that it may never be handed over.
+    [[nodiscard]] bool has_had_its_turns(std::uint64_t parent) const {
+      return parents >= kEarlyParentsMax && last_parent != parent;
+    }
+
+    void note_parent(std::uint64_t parent) {
+      if (!file.is_written && std::exchange(last_parent, parent) != parent) parents++;
     }
 
     /// Whether it has this name, or may get it yet.
@@ -143,6 +155,7 @@ struct PreEncoder::State {
   // The thread that hands out the work.
   void run(const std::stop_token& stop);
   Work* next();
+  void forget_those_left(std::uint64_t parent);
   [[nodiscard]] Entry* find_next(std::uint64_t parent);
   [[nodiscard]] bool may_begin(const Entry& entry, std::uint64_t parent);
   [[nodiscard]] static bool has_grown(const EarlyFile& file);
@@ -248,16 +261,28 @@ void PreEncoder::State::run(const std::stop_token& stop) {
 /// nullptr if there is nothing to begin, or if the parent is unknown or not in the store.
 PreEncoder::State::Work* PreEncoder::State::next() {
   const std::optional<std::uint64_t> parent = options.parent();
-  const bool has_parent = parent && (*parent == 0 || store.images().has_all_files(*parent));
+  const bool has_parent = parent && (*parent == 0 || store.images().has_all_files(*parent)) &&
+                          !(options.is_in_vain && options.is_in_vain());
   const std::lock_guard lock(mutex);
   is_growth_awaited = false;
   if (!has_parent) return nullptr;
+  forget_those_left(*parent);
   Entry* const entry = find_next(*parent);
   if (entry == nullptr) return nullptr;
   entry->tried = parent;
+  entry->note_parent(*parent);
   entry->result.reset();
   entry->begun.reset();
   return works.emplace_back(std::make_unique<Work>(*this, *entry, *parent)).get();
+}
+
+/// Complete files that were coded against many parents, and are of no use with this one.
+/// Requires: the mutex is held.
+void PreEncoder::State::forget_those_left(std::uint64_t parent) {
+  for (auto entry = entries.begin(); entry != entries.end();) {
+    const auto at = entry++;
+    if (at->second.has_had_its_turns(parent) && find_work(at->second) == nullptr) forget(at);
+  }
 }
 
 /// The oldest file not yet tried with the current parent, a complete one if there is any.  One that

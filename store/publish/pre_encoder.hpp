@@ -42,6 +42,10 @@ namespace weightfs {
 /// How long files that were closed may lack the names that they are published by.
 inline constexpr std::chrono::milliseconds kNamePatience{30'000};
 
+/// A complete file is coded against so many parents in turn; one that still lies there then may
+/// never be handed over, and is left to publish().
+inline constexpr unsigned kEarlyParentsMax = 8;
+
 /// The most files held at a time; others are left to publish().
 inline constexpr std::size_t kEarlyFilesMax = 1024;
 
@@ -65,7 +69,10 @@ struct EarlyOptions {
   /// Whether this checkpoint is being handed over: then `parent` may be unknown, but what its files
   /// are coded against stays.  Called by any thread; must not block.  Empty: none is.
   std::function<bool(std::uint64_t directory)> is_handed_over = {};
-  unsigned threads = 0;                            // 0: one for each core
+  /// Whether nothing may come of what would be coded now: then no file is begun.  Called by any
+  /// thread; must not block.  Empty: something may.
+  std::function<bool()> is_in_vain = {};
+  unsigned threads = 0;                            // 0: work_threads()
   std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
   GrowingFile::Pauses growth_pauses = {};          // of files that are still written
   std::chrono::milliseconds name_patience = kNamePatience;

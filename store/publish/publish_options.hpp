@@ -46,7 +46,7 @@ struct PublishOptions {
   /// Called when other parts of the version are missing, which, once for each change.
   std::function<void(const std::vector<unsigned>& missing)> waiting = {};
 
-  unsigned threads = 0;                             // 0: one for each core
+  unsigned threads = 0;                             // 0: work_threads()
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
   kernels::SharedCoder coder = kernels::make_cpu_coder();
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <random>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -21,6 +21,7 @@
 #include "store/parts/part_hashes.hpp"
 #include "store/parts/part_objects.hpp"
 #include "store/parts/part_union.hpp"
+#include "store/parts/wait_rhythm.hpp"
 #include "store/publish/code_version.hpp"
 #include "store/publish/keep_images.hpp"
 #include "store/publish/parent.hpp"
@@ -36,9 +37,7 @@ namespace {
 
 /// Versions before the newest one, in which a host that was restarted looks for its own.
 constexpr std::uint64_t kLooksBack = 32;
-constexpr unsigned kPartsAsked = 16;  // in one look
-constexpr unsigned kPartsAtOnce = 4;  // whose layout and hashes are fetched
-constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{1000};
+constexpr unsigned kPartsAtOnce = 4;  // that are fetched
 
 class PartPublisher {
  public:
@@ -68,16 +67,24 @@ class PartPublisher {
   [[nodiscard]] std::vector<BlobRef> own_blobs() const;
   void check_same_as(const Version& version);
   [[nodiscard]] std::vector<std::uint64_t> hashes_in(const Version& version);
-  void code_and_upload();
+  void saying_what_is_claimed(const std::function<void()>& body) const;
+  [[nodiscard]] bool publish_own();
+  [[nodiscard]] bool code_and_upload();
   [[nodiscard]] bool wants_snapshot();
-  void claim();
+  void check_unchanged() const {
+    reader_->wait_unwritten(context_);
+    reader_->check_untouched();
+  }
+  void fill_record(std::string_view layout, std::string_view hashes);
+  [[nodiscard]] bool claim();
+  void put_objects(std::string_view layout, std::string_view hashes);
   void begin_commit() const {
     if (options_.committing) options_.committing(set_.version);
   }
   void put_record();
   bool wait();
   bool look_at_version(bool is_first);
-  void ask_for_parts(std::size_t most);
+  void ask_for_parts(bool for_all);
   [[nodiscard]] std::vector<unsigned> missing() const;
   void complete();
   void put_union(PartUnion made);
@@ -105,6 +112,7 @@ class PartPublisher {
   Eviction::Reservation parent_images_;
   PartSet set_;
   PartRecord record_;
+  bool is_claimed_ = false;
   Manifest scratch_;  // takes what is uploaded
   CodedVersion coded_;
   std::vector<std::optional<PartRecord>> found_;  // by part - 1
@@ -151,17 +159,11 @@ void PartPublisher::attempt(bool is_first) {
   lap(options_.watch, &HandOverTiming::seal);
   found_.assign(set_.parts, std::nullopt);
   asked_ = 0;
-  if (!find_own_part()) {
-    code_and_upload();
-    lap(options_.watch, &HandOverTiming::code);
-    reader_->wait_unwritten(context_);
-    reader_->check_untouched();
-    begin_commit();
-    put_record();
-    lap(options_.watch, &HandOverTiming::upload);
-  } else {
+  if (find_own_part()) {
     lap(options_.watch, &HandOverTiming::code);
     begin_commit();
+  } else if (!publish_own()) {
+    return;
   }
   found_[options_.part.part - 1] = record_;
   reached("part");
@@ -229,6 +231,12 @@ bool PartPublisher::find_own_version() {
 bool PartPublisher::find_own_part() {
   auto record = find_part(repository_, set_, options_.part.part, context_);
   if (!record) return false;
+  if (options_.wishes.snapshot && !record->snapshot) {
+    throw Error(
+        ErrorCode::conflict,
+        fmt::format("part {} of {} of {} was published without a snapshot, and stays so: {}",
+                    options_.part.part, set_.parts, set_.tag, kSnapshotWay));
+  }
   hash_own();
   const std::string hashes = serialize_part_hashes(*hashes_, record->snapshot);
   const bool is_same =
@@ -297,6 +305,34 @@ std::vector<std::uint64_t> PartPublisher::hashes_in(const Version& version) {
 
 // ---- this part ----
 
+/// Runs `body`, which finds files that have changed; whether that was after the claim.
+void PartPublisher::saying_what_is_claimed(const std::function<void()>& body) const {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::busy || !is_claimed_) throw;
+    throw Error(
+        error.code(),
+        fmt::format("{}, all parts with a new token (--run) or tag: part {} of {} was begun "
+                    "with the bytes from before",
+                    error.what(), options_.part.part, set_.tag));
+  }
+}
+
+/// Returns: false if the version exists by now, and was made of this part.
+bool PartPublisher::publish_own() {
+  bool is_new = false;
+  saying_what_is_claimed([&] { is_new = code_and_upload(); });
+  if (!is_new) return false;
+  lap(options_.watch, &HandOverTiming::code);
+  reader_->wait_unwritten(context_);
+  saying_what_is_claimed([&] { reader_->check_untouched(); });
+  begin_commit();
+  put_record();
+  lap(options_.watch, &HandOverTiming::upload);
+  return true;
+}
+
 /// Without a parent, or where the files do not fit it, there is no delta.
 bool PartPublisher::wants_snapshot() {
   if (!parent_ || options_.wishes.snapshot) return true;
@@ -305,18 +341,20 @@ bool PartPublisher::wants_snapshot() {
   return is_snapshot_due(history_, set_.version, parent_layout_->size_bytes(), policy, context_);
 }
 
-void PartPublisher::code_and_upload() {
+/// Returns: as publish_own().
+bool PartPublisher::code_and_upload() {
   const bool with_snapshot = wants_snapshot();
   const std::string problem = parent_ ? table_problem(*layout_, *parent_layout_) : "";
   if (!problem.empty() && !with_snapshot) {
     throw Error(ErrorCode::invalid,
-                fmt::format("{}: the other parts cannot know the numbers of its tensors; publish "
-                            "this version with --snapshot on all parts",
-                            problem));
+                fmt::format("{}: the other parts cannot know the numbers of its tensors; {}",
+                            problem, kSnapshotWay));
   }
   const bool has_base = parent_ && problem.empty();
   if (has_base) chunks_.emplace(*reader_, *parent_layout_);
   record_ = {};
+  is_claimed_ = false;
+  bool exists = false;
   scratch_ = {};
   scratch_.version = set_.version;
   OwnContext own(context_);
@@ -340,7 +378,12 @@ void PartPublisher::code_and_upload() {
     coded_ = code_version(what, context, progress_);
     reached("diffed");
     hashes_ = coded_.snapshot ? *coded_.snapshot : SnapshotHashes{coded_.chunk_hashes(), {}};
-    claim();
+    const std::string layout = layout_->serialize();
+    const std::string hashes = serialize_part_hashes(*hashes_, coded_.snapshot.has_value());
+    fill_record(layout, hashes);
+    exists = record_.snapshot && !claim();
+    if (exists) return;
+    put_objects(layout, hashes);
     upload_->put(coded_);
     reached("pack");
   };
@@ -349,12 +392,11 @@ void PartPublisher::code_and_upload() {
     upload_->put_blobs();
   };
   run_both(own, ask, code);
+  return !exists;
 }
 
-/// Fills what the record says of the part's content.
-void PartPublisher::claim() {
-  const std::string layout = layout_->serialize();
-  const std::string hashes = serialize_part_hashes(*hashes_, coded_.snapshot.has_value());
+/// What the record says of the part's content.
+void PartPublisher::fill_record(std::string_view layout, std::string_view hashes) {
   record_.repository = repository_.id();
   record_.set = set_.id;
   record_.version = set_.version;
@@ -366,10 +408,20 @@ void PartPublisher::claim() {
   if (parent_) record_.parent_sha256 = parent_->manifest_sha256;
   record_.layout = {layout.size(), layout_->id()};
   record_.hashes = {hashes.size(), sha256(as_bytes(hashes))};
-  if (record_.snapshot) {
-    claim_part(repository_, set_, record_, context_);
-    reached("claimed");
-  }
+}
+
+/// Before the first file of a snapshot is uploaded.  A claim for other bytes may have been there
+/// and gone, but only after its version existed; then nothing may be uploaded any more.
+/// Returns: as publish_own().
+bool PartPublisher::claim() {
+  check_unchanged();  // else it is claimed for bytes that nobody has
+  claim_part(repository_, set_, record_, context_);
+  is_claimed_ = true;
+  reached("claimed");
+  return !look_at_version(true);
+}
+
+void PartPublisher::put_objects(std::string_view layout, std::string_view hashes) {
   static_cast<void>(put_part_object(repository_, set_, layout, context_));
   static_cast<void>(put_part_object(repository_, set_, hashes, context_));
   result_.uploaded_bytes = layout.size() + hashes.size();
@@ -399,19 +451,15 @@ void PartPublisher::put_record() {
 bool PartPublisher::wait() {
   const Clock::time_point until = Clock::now() + options_.part_wait;
   const bool waits = options_.part_wait.count() > 0;
-  std::minstd_rand random(std::random_device{}());
-  std::uniform_real_distribution<double> jitter(0.75, 1.25);
-  std::chrono::milliseconds pause = kFirstPause;
+  WaitRhythm rhythm(set_.parts);
   std::vector<unsigned> told;
-  bool was_complete = true;  // so that who finds all at once completes at once
   for (bool is_first = true;; is_first = false) {
     if (look_at_version(is_first)) return true;
     const bool is_last = !waits || Clock::now() >= until;
-    ask_for_parts(is_last ? set_.parts : kPartsAsked);
+    if (rhythm.asks() || is_last) ask_for_parts(is_last);
     const std::vector<unsigned> missing = this->missing();
     if (missing.empty()) {
-      // Others may be completing it.
-      if (was_complete || is_last) {
+      if (rhythm.completes() || is_last) {
         complete();
         return true;
       }
@@ -424,11 +472,8 @@ bool PartPublisher::wait() {
       if (options_.waiting) options_.waiting(missing);
       told = missing;
     }
-    was_complete = missing.empty();
     reached("waiting");
-    context_.pause(std::chrono::duration_cast<Clock::duration>(pause * jitter(random)),
-                   "waiting for other parts");
-    pause = std::min(pause * 2, kLongestPause);
+    context_.pause(rhythm.pause(), "waiting for other parts");
   }
 }
 
@@ -450,12 +495,22 @@ bool PartPublisher::look_at_version(bool is_first) {
   return true;
 }
 
-void PartPublisher::ask_for_parts(std::size_t most) {
-  for (std::size_t tries = 0; tries < found_.size() && most > 0; tries++) {
-    const std::size_t i = asked_++ % found_.size();
-    if (found_[i]) continue;
-    found_[i] = find_part(repository_, set_, static_cast<unsigned>(i + 1), context_);
-    most--;
+/// Goes on while it finds what it asks for, so that who comes last finds all.
+void PartPublisher::ask_for_parts(bool for_all) {
+  std::vector<std::size_t> wanted;
+  for (std::size_t k = 0; k < found_.size(); k++) {
+    const std::size_t i = (asked_ + k) % found_.size();
+    if (!found_[i]) wanted.push_back(i);
+  }
+  const auto is_missing = [this](std::size_t i) { return !found_[i]; };
+  for (std::span<const std::size_t> rest = wanted; !rest.empty();) {
+    const auto some = rest.first(std::min<std::size_t>(rest.size(), WaitRhythm::kPartsAsked));
+    parallel_for(some.size(), kPartsAtOnce, context_, [&](std::size_t k) {
+      found_[some[k]] = find_part(repository_, set_, static_cast<unsigned>(some[k] + 1), context_);
+    });
+    asked_ = some.back() + 1;
+    rest = rest.subspan(some.size());
+    if (!for_all && std::ranges::any_of(some, is_missing)) return;
   }
 }
 

@@ -5,7 +5,7 @@
 //     scan      the part's files; an index may name files of other parts
 //     look      is the version there already, or this part?  Then its bytes must be those
 //     code      against the parent, if the part's files have its tensors; else a snapshot
-//     claim     of a snapshot: before its first file is uploaded
+//     claim     of a snapshot: before its first file is uploaded, unless the version exists by now
 //     upload    packs or files, blobs, the part's layout and hashes
 //     record    by put-if-absent: from here on the part is published
 //     wait      until the version exists.  Whoever finds all records makes it: union, manifest
@@ -64,9 +64,9 @@ class PartsMissing : public Error {
 ///
 /// Requires: options.part is one.
 /// Throws Error: as publish(); also invalid (no token, no tag, parts that make no version),
-/// conflict (the part exists with other bytes).  Throws PartsMissing: timed_out (other parts did
-/// not come within part_wait: names them; this one stays).  Throws NumberTaken: conflict.  Throws
-/// CommitUnknown.
+/// conflict (the part exists with other bytes, or without the snapshot that is wished for).  Throws
+/// PartsMissing: timed_out (other parts did not come within part_wait: names them; this one stays).
+/// Throws NumberTaken: conflict.  Throws CommitUnknown.
 PartResult publish_part(History& history, Store& store, const PublishOptions& options,
                         const Context& context, const Progress& progress);
 

@@ -21,9 +21,10 @@
 
 namespace weightfs {
 
-/// The random digits of this store.  No two processes hold a store at a time, so no two concurrent
-/// publishes have the same digits.  If they cannot be kept, uploads are not resumed, and a publish
-/// fails before it sends its manifest.
+/// The random digits of this store.  No two processes hold a store at a time, and a copy of it, in
+/// another directory or on another machine, gets others; so no two concurrent publishes have the
+/// same digits.  If they cannot be kept, uploads are not resumed, and a publish fails before it
+/// sends its manifest.
 std::string uploader_of(Store& store);
 
 /// Those for the names of skip deltas, which stay the same: a record that may exist names objects

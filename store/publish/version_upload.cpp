@@ -8,6 +8,7 @@
 #include <iterator>
 #include <mutex>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -154,12 +155,16 @@ void VersionUpload::find_lost(const CodedVersion& coded) {
 // ---- packs ----
 
 void VersionUpload::begin_ahead() {
-  ahead_.emplace(context_,
-                 [this](const SpooledPack& pack, std::size_t k) { return upload_ahead(pack, k); });
+  try {
+    ahead_.emplace(
+        context_, [this](const SpooledPack& pack, std::size_t k) { return upload_ahead(pack, k); });
+  } catch (const std::system_error& error) {
+    note_refused_thread(error);  // put() uploads them all
+  }
 }
 
 void VersionUpload::put_ahead(std::shared_ptr<const SpooledPack> pack) {
-  ahead_->add(std::move(pack));
+  if (ahead_) ahead_->add(std::move(pack));
 }
 
 PackRef VersionUpload::upload_ahead(const SpooledPack& pack, std::size_t k) {

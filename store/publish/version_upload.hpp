@@ -77,7 +77,7 @@ class VersionUpload {
   void put_layout();
 
   /// Begins to upload packs while others are being coded: the first ones of the version.  Forgets
-  /// those of an earlier call.
+  /// those of an earlier call.  Where the system refuses a thread, put() uploads them.
   void begin_ahead();
   /// The next pack, which is full.  Returns at once.
   void put_ahead(std::shared_ptr<const SpooledPack> pack);

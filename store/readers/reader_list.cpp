@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -19,7 +20,8 @@ namespace {
 using Time = Bucket::Time;
 
 constexpr unsigned kReaderRequests = 32;
-constexpr std::uint64_t kListedReadersMax = 100'000;  // a LIST that never ends is ended
+constexpr std::size_t kOldReadersMax = 100'000;  // that are removed at a time
+constexpr std::uint64_t kListedMax = 10'000'000;
 constexpr std::string_view kReaderSuffix = ".json";
 // Two writes that a LIST gives the same time are less than this apart.
 constexpr std::chrono::seconds kListClockStep{5};
@@ -31,20 +33,50 @@ std::string_view id_of_key(std::string_view key) {
   return is_nonce(key) ? key : std::string_view();
 }
 
-/// Objects of readers/ whose keys have the right form.
-std::vector<ObjectInfo> list_reader_objects(Bucket& bucket, const Context& context) {
+Error never_ends() {
+  return {ErrorCode::unavailable,
+          fmt::format("the list of {} goes on behind {} objects: either run weightfs gc, which "
+                      "removes old ones, or the bucket lists keys that do not exist",
+                      keys::kReaders, kListedMax)};
+}
+
+struct ReaderObjects {
   std::vector<ObjectInfo> objects;
+  std::uint64_t left_out = 0;
+};
+
+/// Objects of readers/ whose keys have the right form: the first `most` by `comes_before`, in that
+/// order.  All are listed, as a LIST is in the order of keys; no more than `most` are in memory.
+ReaderObjects list_reader_objects(
+    Bucket& bucket, std::size_t most,
+    const std::function<bool(const ObjectInfo& one, const ObjectInfo& other)>& comes_before,
+    const Context& context) {
+  ReaderObjects found;
+  std::vector<ObjectInfo>& heap = found.objects;  // at its front is what goes first
   std::string after;
-  for (std::uint64_t listed = 0; listed < kListedReadersMax;) {
+  for (std::uint64_t listed = 0;;) {
+    context.check("listing readers");
     std::vector<ObjectInfo> page = bucket.list_objects(keys::kReaders, after, context);
     if (page.empty() || page.back().key <= after) break;
     after = page.back().key;
     listed += page.size();
+    if (listed > kListedMax) throw never_ends();
     for (ObjectInfo& object : page) {
-      if (!id_of_key(object.key).empty()) objects.push_back(std::move(object));
+      if (id_of_key(object.key).empty()) continue;
+      heap.push_back(std::move(object));
+      std::ranges::push_heap(heap, comes_before);
+      if (heap.size() <= most) continue;
+      std::ranges::pop_heap(heap, comes_before);
+      heap.pop_back();
+      found.left_out++;
     }
   }
-  return objects;
+  std::ranges::sort_heap(heap, comes_before);
+  return found;
+}
+
+bool is_newer(const ObjectInfo& one, const ObjectInfo& other) {
+  return one.written != other.written ? one.written > other.written : one.key < other.key;
 }
 
 /// nullopt: a directory that may not be written does not say what time it is.
@@ -97,11 +129,10 @@ ReaderLister::ReaderLister(Repository& repository, std::uint64_t limit)
 /// Those written last.
 std::vector<ObjectInfo> ReaderLister::list_objects(std::uint64_t& left_out,
                                                    const Context& context) const {
-  std::vector<ObjectInfo> objects = list_reader_objects(repository_.bucket(context), context);
-  left_out = objects.size() - std::min<std::uint64_t>(objects.size(), limit_);
-  std::ranges::stable_sort(objects, std::ranges::greater{}, &ObjectInfo::written);
-  objects.resize(objects.size() - static_cast<std::size_t>(left_out));
-  return objects;
+  ReaderObjects found = list_reader_objects(repository_.bucket(context),
+                                            static_cast<std::size_t>(limit_), is_newer, context);
+  left_out = found.left_out;
+  return std::move(found.objects);
 }
 
 ReaderLister::Fetched ReaderLister::fetch(const ObjectInfo& object, const std::optional<Time>& now,
@@ -167,7 +198,11 @@ ReaderList ReaderLister::list(const Context& context) {
 
 std::vector<ObjectInfo> find_old_readers(Repository& repository, const Context& context) {
   Bucket& bucket = repository.bucket(context);
-  std::vector<ObjectInfo> objects = list_reader_objects(bucket, context);
+  const auto is_older = [](const ObjectInfo& one, const ObjectInfo& other) {
+    return is_newer(other, one);
+  };
+  std::vector<ObjectInfo> objects =
+      list_reader_objects(bucket, kOldReadersMax, is_older, context).objects;
   if (objects.empty()) return objects;
   const auto now = find_bucket_time(bucket, context);
   std::erase_if(objects, [&](const ObjectInfo& object) {

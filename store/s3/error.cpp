@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 
 #include "store/http/reply_checks.hpp"
 #include "store/s3/xml.hpp"
@@ -14,20 +13,9 @@ namespace {
 
 using std::chrono::system_clock;
 
-constexpr std::size_t kMessageBytesMax = 300;  // of a service's message
-
 template <std::size_t N>
 bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all) {
   return std::find(all.begin(), all.end(), text) != all.end();
-}
-
-/// A service's text, cut and without control characters, as a message is one line.
-std::string printable(std::string_view text) {
-  std::string line(text.substr(0, kMessageBytesMax));
-  for (char& c : line) {
-    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = ' ';
-  }
-  return line;
 }
 
 /// The error that a refusal becomes.
@@ -91,7 +79,8 @@ std::optional<Verdict> judge_identity(const Circumstances& at) {
                                at.address.is_hf ? hf_keys : "check AWS_ACCESS_KEY_ID")};
   }
   if (at.refusal.is_expired_token()) {
-    return Verdict{ErrorCode::permission,
+    // Who renews keys may be late; a token that was never valid stays so.
+    return Verdict{at.is("InvalidToken") ? ErrorCode::permission : ErrorCode::unavailable,
                    fmt::format("the session of the {} has expired; renew it", at.keys())};
   }
   if (at.refusal.status == 401 || at.refusal.status == 403) {
@@ -131,6 +120,11 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
                   "the bucket is in another region; set AWS_REGION or the endpoint of the bucket")
             : fmt::format("the bucket is in region {0}; set AWS_REGION={0}", at.refusal.region)};
   }
+  if (at.refusal.is_foreign()) {
+    return Verdict{ErrorCode::unavailable,
+                   "something before the service answered; is the service up, and the endpoint "
+                   "right?"};
+  }
   if (at.refusal.status == 404) return Verdict{ErrorCode::not_found, ""};
   return std::nullopt;
 }
@@ -156,9 +150,15 @@ Verdict judge_request(const Circumstances& at) {
   return {ErrorCode::invalid, ""};
 }
 
+bool is_full(const S3Refusal& refusal) {
+  constexpr std::array<std::string_view, 3> kCodes{
+      "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"};
+  return is_one_of(refusal.code, kCodes) || refusal.status == 507;
+}
+
 Verdict judge(const Circumstances& at) {
   // Codes first: some services answer 403 for refusals that have nothing to do with the identity.
-  if (at.is("QuotaExceeded") || at.refusal.status == 507) {
+  if (is_full(at.refusal)) {
     return {ErrorCode::no_space, "the bucket is full; free space, or raise its quota"};
   }
   if (auto verdict = judge_place(at)) return *verdict;
@@ -183,6 +183,8 @@ bool S3Refusal::is_transient() const noexcept {
       return true;
     case 200:
       return !code.empty();
+    case 404:
+      return is_foreign();
     default:
       return is_one_of(code, kCodes);
   }
@@ -204,6 +206,14 @@ bool S3Refusal::is_expired_token() const noexcept {
   return is_one_of(code, kCodes);
 }
 
+bool S3Refusal::is_about_keys() const noexcept {
+  return is_expired_token() || is_unknown_key() || is_wrong_signature();
+}
+
+bool S3Refusal::is_foreign() const noexcept {
+  return status == 404 && code.empty() && request_id.empty() && is_page;
+}
+
 S3Refusal read_refusal(const HttpReply& reply) {
   S3Refusal refusal;
   refusal.status = reply.status;
@@ -213,6 +223,8 @@ S3Refusal read_refusal(const HttpReply& reply) {
     refusal.request_id = std::move(error->request_id);
     refusal.region = std::move(error->region);
   }
+  const auto type = reply.find("Content-Type");
+  refusal.is_page = type && type->starts_with("text/") && !reply.text.empty();
   if (const auto date = reply.find("Date")) refusal.date = parse_http_date(*date);
   refusal.retry_after = find_retry_after(reply);
   if (const auto region = reply.find("x-amz-bucket-region")) refusal.region = *region;

@@ -31,6 +31,7 @@ HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
 bool is_expected(const S3Call& call, const S3Refusal& refusal) {
   const bool listed =
       std::find(call.expected.begin(), call.expected.end(), refusal.status) != call.expected.end();
+  if (call.method == "HEAD") return listed;  // there is no text that says more
   return listed && !refusal.is_transient() && !refusal.is_expired_token() &&
          !refusal.is_skewed_clock();
 }
@@ -63,6 +64,10 @@ S3Client::S3Client(S3Address address, const S3Settings& settings, Environment en
       redirects_(address_.scheme_and_host.starts_with("http://")),
       http_(http_options(settings, address_)) {}
 
+std::string missing_etag(const HttpReply& reply) {
+  return !reply.ok() || reply.find("ETag") ? "" : "the answer to a write has no ETag";
+}
+
 Error may_be_done(const Error& refusal) {
   return {ErrorCode::unavailable,
           fmt::format("{}; an earlier attempt may have been carried out", refusal.what())};
@@ -76,7 +81,7 @@ S3Answer S3Client::send(const S3Call& call, const Context& context) {
         [&](Attempts& attempts) {
           state.may_be_done = attempts.repeated;  // by those before
           if (sign_) state.keys = credentials_.get(context);
-          return take(call, state, attempts, exchange(call, state.keys, context));
+          return take(call, state, attempts, exchange(call, state.keys, context), context);
         },
         context);
   } catch (const Error& error) {
@@ -87,10 +92,12 @@ S3Answer S3Client::send(const S3Call& call, const Context& context) {
 }
 
 S3Client::Outcome S3Client::take(const S3Call& call, Try& state, Attempts& attempts,
-                                 HttpReply reply) {
+                                 HttpReply reply, const Context& context) {
   attempts.repeated = attempts.repeated || reply.sent_twice;
   const S3Refusal refusal = reply.ok() ? S3Refusal{} : read_refusal(reply);
-  if (!reply.ok() && !is_expected(call, refusal)) return judge(call, state, attempts, refusal);
+  if (!reply.ok() && !is_expected(call, refusal)) {
+    return judge(call, state, attempts, refusal, context);
+  }
   const std::string problem = call.problem ? call.problem(reply) : "";
   if (!problem.empty()) {
     attempts.repeated = true;
@@ -102,7 +109,7 @@ S3Client::Outcome S3Client::take(const S3Call& call, Try& state, Attempts& attem
 }
 
 S3Client::Outcome S3Client::judge(const S3Call& call, Try& state, Attempts& attempts,
-                                  const S3Refusal& refusal) {
+                                  const S3Refusal& refusal, const Context& context) {
   attempts.cause = to_error(refusal, address_, call.action, call.key, state.keys.access_key_id,
                             state.keys.source);
   attempts.throttled = refusal.is_throttling();
@@ -117,12 +124,17 @@ S3Client::Outcome S3Client::judge(const S3Call& call, Try& state, Attempts& atte
     learn_clock(*refusal.date);
     return Outcome::again_at_once;
   }
-  // Also of key files that were rotated.
-  const bool is_unknown_key = refusal.code == "InvalidAccessKeyId";
-  if ((refusal.is_expired_token() || is_unknown_key) && sign_ && !state.renewed_keys) {
+  // Files of keys may have been rotated, the secret alone too.
+  if (refusal.is_about_keys() && sign_ && !state.renewed_keys) {
     state.renewed_keys = true;
-    credentials_.refused(state.keys);
-    return Outcome::again_at_once;
+    if (refusal.is_wrong_signature()) {
+      credentials_.doubted(state.keys);
+    } else {
+      credentials_.refused(state.keys);
+    }
+    if (!same_keys(credentials_.get(context), state.keys)) return Outcome::again_at_once;
+    // One of several hosts of a service may not have heard of new keys.
+    return refusal.is_unknown_key() ? Outcome::again : Outcome::refused;
   }
   return refusal.is_transient() ? Outcome::again : Outcome::refused;
 }

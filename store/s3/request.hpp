@@ -4,7 +4,8 @@
 //
 //     RequestTimeTooSkewed           again at once with the service's clock, once; where the clocks
 //                                    agree it only came late: again, after a pause
-//     an expired or unknown key      again at once with keys fetched anew; once
+//     an expired or unknown key,     again at once, once, if there are other keys by now: files are
+//     a wrong signature              read anew
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -62,6 +63,10 @@ std::function<std::string(const HttpReply&)> problem_of_text(Read read) {
   };
 }
 
+/// An S3Call::problem: whoever wrote an object, or a part, says its ETag.  What stands before the
+/// service does not: a page about maintenance, the challenge of a firewall.
+std::string missing_etag(const HttpReply& reply);
+
 struct S3Answer {
   HttpReply reply;
   bool repeated = false;  // an earlier attempt may have been carried out as well
@@ -92,8 +97,10 @@ class S3Client {
   struct Try;
   using Outcome = RetryLoop::Outcome;
   using Attempts = RetryLoop::Attempts;
-  Outcome take(const S3Call& call, Try& state, Attempts& attempts, HttpReply reply);
-  Outcome judge(const S3Call& call, Try& state, Attempts& attempts, const S3Refusal& refusal);
+  Outcome take(const S3Call& call, Try& state, Attempts& attempts, HttpReply reply,
+               const Context& context);
+  Outcome judge(const S3Call& call, Try& state, Attempts& attempts, const S3Refusal& refusal,
+                const Context& context);
   HttpReply exchange(const S3Call& call, const AwsCredentials& keys, const Context& context);
   HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
   void keep(const S3Call& call, const std::string& url, const HttpReply& reply);

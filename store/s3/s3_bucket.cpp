@@ -72,7 +72,8 @@ S3Call S3Bucket::Impl::write_call(std::string_view key, const UploadPart& body) 
           .target = client.address().object(key),
           .body = &body,
           .body_bytes = body.size_bytes(),
-          .body_sha256 = to_hex(sha256(body.bytes()))};
+          .body_sha256 = to_hex(sha256(body.bytes())),
+          .problem = missing_etag};
 }
 
 /// Whether an object that this process may have written exists with exactly these bytes.
@@ -172,11 +173,16 @@ std::vector<ObjectInfo> S3Bucket::list_objects(std::string_view prefix, std::str
   std::vector<ObjectInfo> objects;
   S3Listing page;
   do {  // usually once; again if no key of a page counts
-    page = impl_->list_page(full_prefix, full_after, page.continuation, context);
+    const std::string continuation = std::move(page.continuation);
+    page = impl_->list_page(full_prefix, full_after, continuation, context);
     for (ObjectInfo& object : page.objects) {
       if (!object.key.starts_with(full_prefix) || object.key <= full_after) continue;
       object.key.erase(0, root.size());
       if (is_legal_key(object.key)) objects.push_back(std::move(object));
+    }
+    if (objects.empty() && !continuation.empty() && page.continuation == continuation) {
+      throw Error(ErrorCode::unavailable,
+                  fmt::format("bucket {}: its list of objects does not advance", url()));
     }
   } while (objects.empty() && !page.continuation.empty());
   std::ranges::sort(objects, {}, &ObjectInfo::key);
@@ -188,7 +194,10 @@ Bucket::Time S3Bucket::now(const Context& context) {
   target.query = {{"list-type", "2"}, {"max-keys", "1"}};
   const std::string& root = impl_->client.address().prefix;  // keys may be confined to it
   if (!root.empty()) target.query.emplace_back("prefix", root);
-  const S3Call call{.action = "list", .key = "", .target = std::move(target)};
+  const S3Call call{.action = "list",
+                    .key = "",
+                    .target = std::move(target),
+                    .problem = problem_of_text(read_s3_listing)};
   const HttpReply reply = impl_->client.send(call, context).reply;
   const auto date = reply.find("Date");
   const auto time = date ? parse_http_date(*date) : std::nullopt;

@@ -9,9 +9,9 @@
 //   * Bodies are signed by their SHA-256, so the service verifies what arrives.
 //   * A GET is a range request: status, Content-Range and length are checked; redirects (HF) are
 //     followed by hand, without credentials, https only, three hops at most.
+//   * A PUT is believed only if the answer has an ETag.
 //   * Transient failures are tried again (store/http/backoff.hpp); a skewed clock is learned from
-//   the
-//     Date header; expired keys are fetched anew, once.
+//     the Date header; keys that are refused are fetched anew, once.
 //   * An upload reads its Source once, part by part: the bytes that are hashed and signed are those
 //     that are sent, also in retries.
 //   * Memory: kUploadBytesMax of parts, of all uploads together, whatever the sizes; downloads go

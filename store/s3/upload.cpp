@@ -220,10 +220,7 @@ void Multipart::send_part(std::size_t index, const UploadPart& part) {
                     .body_bytes = part.size_bytes(),
                     .body_sha256 = to_hex(sha256(part.bytes())),
                     .expected = {404},
-                    .problem = [](const HttpReply& reply) -> std::string {
-                      const bool has_tag = reply.status == 404 || reply.find("ETag");
-                      return has_tag ? "" : "the answer to a part has no ETag";
-                    }};
+                    .problem = missing_etag};
   const HttpReply reply = client_.send(call, context_).reply;
   if (reply.status == 404) {
     if (read_refusal(reply).code == "NoSuchUpload") throw gone();

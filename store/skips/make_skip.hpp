@@ -33,7 +33,7 @@ struct MakeSkipOptions {
   /// `from` may be materialised in the store if nothing here leads to it.
   bool may_materialize = false;
   Eviction::Claim claim = Eviction::Claim::stays;   // of the images that are read
-  unsigned threads = 0;                             // 0: one for each core
+  unsigned threads = 0;                             // 0: work_threads()
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called before each batch of chunks, and before each object is uploaded, by any thread; may

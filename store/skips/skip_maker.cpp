@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -15,6 +15,7 @@
 #include "store/repository/skips.hpp"
 #include "store/skips/make_skip.hpp"
 #include "store/skips/skip_rules.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -22,7 +23,7 @@ namespace {
 std::string text_of(const VersionPair& skip) { return fmt::format("{}..{}", skip.from, skip.to); }
 
 /// The trainer on this host has the other cores.
-unsigned coding_threads() { return std::max(1u, std::thread::hardware_concurrency() / 2); }
+unsigned coding_threads() { return std::max(1u, work_threads() / 2); }
 
 }  // namespace
 
@@ -46,7 +47,7 @@ SkipMaker::SkipMaker(Store& store, History& history, SkipMakerOptions options)
     : store_(store),
       history_(history),
       options_(std::move(options)),
-      thread_({"skip deltas are not made: {}", take_lowest_priority},
+      thread_({"skip deltas are not made: {}", take_lowest_priority, options_.retry_pause},
               [this](const Context& context, bool) {
                 return make_one(context) == Outcome::none ? pause() : Clock::duration::zero();
               }) {
@@ -65,33 +66,34 @@ SkipMaker::Outcome SkipMaker::make_one(const Context& context) {
   settle_what_is_there(due, context);
   for (const VersionPair& skip : due) {
     if (settled_.contains(skip)) continue;
-    if (is_wanted(history_, skip, retired_, context)) return make(skip, context);
-    settled_.insert(skip);
+    if (const Outcome outcome = make(skip, context); outcome != Outcome::none) return outcome;
   }
   return Outcome::none;
 }
 
-/// Those that can be made now, as far as this host knows.
+/// Those that can be made now, as far as this host knows.  Forgets failures of all that is not to
+/// be made any more, or is out of reach: what brings it back wakes this.
 std::vector<VersionPair> SkipMaker::find_due(const Context& context) {
   const std::uint64_t newest = store_.manifests().newest().version;
-  std::vector<VersionPair> due, out_of_reach, failed;
+  std::vector<VersionPair> due, out_of_reach;
+  std::map<VersionPair, Failure> failed;
   for (const VersionPair& skip :
        skips_by_rule(history_, newest, options_.versions, retired_, context)) {
     if (settled_.contains(skip)) continue;
-    const auto retry = failed_.find(skip);
-    if (retry != failed_.end()) failed.push_back(skip);
-    if (retry != failed_.end() && retry->second.again > Clock::now()) continue;
-    const bool can_be_read = is_in_reach(skip.from, context) && is_in_reach(skip.to, context);
-    (can_be_read ? due : out_of_reach).push_back(skip);
+    const auto failure = failed_.find(skip);
+    const bool waits = failure != failed_.end() && failure->second.again > Clock::now();
+    const bool can_be_read =
+        waits || (is_in_reach(skip.from, context) && is_in_reach(skip.to, context));
+    if (!can_be_read) out_of_reach.push_back(skip);
+    if (can_be_read && !waits) due.push_back(skip);
+    if (can_be_read && failure != failed_.end()) failed.insert(*failure);
   }
   const std::uint64_t oldest = newest - std::min(newest, options_.versions);
   std::erase_if(settled_, [&](const VersionPair& skip) { return skip.to <= oldest; });
-  std::erase_if(failed_, [&](const auto& one) { return one.first.to <= oldest; });
+  failed_ = std::move(failed);
+  show_failed();
   const std::lock_guard lock(mutex_);
   status_.out_of_reach = std::move(out_of_reach);
-  status_.failed = std::move(failed);
-  status_.making.reset();
-  if (failed_.empty()) status_.error.clear();
   return due;
 }
 
@@ -99,8 +101,14 @@ std::vector<VersionPair> SkipMaker::find_due(const Context& context) {
 void SkipMaker::settle_what_is_there(const std::vector<VersionPair>& due, const Context& context) {
   const auto oldest = std::ranges::min_element(due);
   for (const ListedSkip& skip : list_skips(history_.repository(), oldest->to - 1, context)) {
-    settled_.insert(skip.versions);
+    settle(skip.versions);
   }
+}
+
+/// It is there, or never to be made.
+void SkipMaker::settle(const VersionPair& skip) {
+  settled_.insert(skip);
+  if (failed_.erase(skip) != 0) show_failed();
 }
 
 /// Whether images are here, or patches lead to it from those that are.  Reads no patch.
@@ -116,7 +124,21 @@ bool SkipMaker::is_in_reach(std::uint64_t version, const Context& context) const
   });
 }
 
+/// Returns: none: it is not to be made.
 SkipMaker::Outcome SkipMaker::make(const VersionPair& skip, const Context& context) {
+  try {
+    if (is_wanted(history_, skip, retired_, context)) return code_and_put(skip, context);
+    settle(skip);
+    return Outcome::none;
+  } catch (const std::exception& error) {
+    show_making(std::nullopt);
+    if (context.stop.stop_requested() || Clock::now() >= context.deadline) throw;
+    note_failure(skip, error.what());
+    return Outcome::failed;
+  }
+}
+
+SkipMaker::Outcome SkipMaker::code_and_put(const VersionPair& skip, const Context& context) {
   const std::uint64_t newest = store_.manifests().newest().version;
   MakeSkipOptions options;
   options.claim = Eviction::Claim::in_use;
@@ -126,40 +148,46 @@ SkipMaker::Outcome SkipMaker::make(const VersionPair& skip, const Context& conte
     let_publish_go_first(store_, newest, options_.give_way, its);
   };
   options.before_batch = wait_turn;
-  const auto note = [&](std::optional<VersionPair> making) {
-    const std::lock_guard lock(mutex_);
-    status_.making = making;
-  };
-  try {
-    wait_turn(context);
-    note(skip);
-    const auto made = make_skip(store_, history_, skip, options, context, {});
-    note(std::nullopt);
-    settled_.insert(skip);
-    failed_.erase(skip);
-    if (!made || !made->is_new) return Outcome::made;  // by somebody else
-    log_info(fmt::format("made the skip delta {}: {}", text_of(skip),
-                         human_bytes(made->uploaded_bytes)));
-    const std::lock_guard lock(mutex_);
-    status_.made++;
-    status_.bytes += made->uploaded_bytes;
-    status_.last = skip;
-    return Outcome::made;
-  } catch (const Error& error) {
-    note(std::nullopt);
-    if (context.stop.stop_requested() || error.code() == ErrorCode::timed_out) throw;
-    Failure& failure = failed_[skip];
-    if (failure.error != error.what()) {
-      log_warning(fmt::format("the skip delta {} was not made, and will be tried again: {}",
-                              text_of(skip), error.what()));
-    }
-    failure = {Clock::now() + kRetryPause, error.what()};
-    const std::lock_guard lock(mutex_);
-    status_.error = error.what();
-    return Outcome::failed;
-  }
+  wait_turn(context);
+  show_making(skip);
+  const auto made = make_skip(store_, history_, skip, options, context, {});
+  show_making(std::nullopt);
+  settle(skip);
+  if (!made || !made->is_new) return Outcome::made;  // by somebody else
+  log_info(
+      fmt::format("made the skip delta {}: {}", text_of(skip), human_bytes(made->uploaded_bytes)));
+  const std::lock_guard lock(mutex_);
+  status_.made++;
+  status_.bytes += made->uploaded_bytes;
+  status_.last = skip;
+  return Outcome::made;
 }
 
+void SkipMaker::note_failure(const VersionPair& skip, const std::string& error) {
+  Failure& failure = failed_[skip];
+  if (failure.error != error) {
+    log_warning(fmt::format("the skip delta {} was not made, and will be tried again: {}",
+                            text_of(skip), error));
+  }
+  failure = {Clock::now() + options_.retry_pause, error};
+  show_failed();
+  const std::lock_guard lock(mutex_);
+  status_.error = error;
+}
+
+void SkipMaker::show_failed() {
+  const std::lock_guard lock(mutex_);
+  status_.failed.clear();
+  for (const auto& [skip, failure] : failed_) status_.failed.push_back(skip);
+  if (failed_.empty()) status_.error.clear();
+}
+
+void SkipMaker::show_making(std::optional<VersionPair> skip) {
+  const std::lock_guard lock(mutex_);
+  status_.making = skip;
+}
+
+/// After Outcome::none.
 Clock::duration SkipMaker::pause() const {
   Clock::time_point next = Clock::time_point::max();
   for (const auto& [skip, failure] : failed_) next = std::min(next, failure.again);

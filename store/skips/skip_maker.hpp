@@ -8,7 +8,8 @@
 // model.  A publish goes before: work waits while `give_way` does, and is dropped if the store has
 // no room for another version, since the images that it reads must stay.
 //
-// A skip that cannot be made is tried again after kRetryPause, and meanwhile the others are made.
+// A skip that cannot be made is tried again after a pause, and meanwhile the others are made.  So
+// is all of it if the bucket or the history cannot be asked.
 //
 // Threads: all calls may run in parallel, make_one() one at a time.
 #pragma once
@@ -48,6 +49,7 @@ struct SkipMakerOptions {
   /// Waits while something more important goes on; may be empty.
   std::function<void(const Context& context)> give_way = {};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
+  Clock::duration retry_pause = std::chrono::seconds(60);  // of what failed
 };
 
 struct SkipMakerStatus {
@@ -63,8 +65,6 @@ struct SkipMakerStatus {
 
 class SkipMaker {
  public:
-  static constexpr std::chrono::seconds kRetryPause{60};
-
   /// Keeps the references.
   SkipMaker(Store& store, History& history, SkipMakerOptions options);
   ~SkipMaker();  // stops
@@ -79,7 +79,7 @@ class SkipMaker {
   enum class Outcome { made, none, failed };
   /// Makes one skip.  `none`: there is none that could be made now.  `failed`: see status().
   /// Requires: the thread does not run.
-  /// Throws Error: cancelled, timed_out; what listing the bucket throws.
+  /// Throws Error: cancelled, timed_out; what manifests and the bucket's lists throw.
   Outcome make_one(const Context& context);
 
   [[nodiscard]] SkipMakerStatus status() const;
@@ -87,8 +87,13 @@ class SkipMaker {
  private:
   [[nodiscard]] std::vector<VersionPair> find_due(const Context& context);
   void settle_what_is_there(const std::vector<VersionPair>& due, const Context& context);
+  void settle(const VersionPair& skip);
   [[nodiscard]] bool is_in_reach(std::uint64_t version, const Context& context) const;
   Outcome make(const VersionPair& skip, const Context& context);
+  Outcome code_and_put(const VersionPair& skip, const Context& context);
+  void note_failure(const VersionPair& skip, const std::string& error);
+  void show_failed();
+  void show_making(std::optional<VersionPair> skip);
   [[nodiscard]] Clock::duration pause() const;
 
   Store& store_;
@@ -101,7 +106,7 @@ class SkipMaker {
     Clock::time_point again;
     std::string error;
   };
-  std::map<VersionPair, Failure> failed_;
+  std::map<VersionPair, Failure> failed_;                           // still to be made
   mutable RankedMutex mutex_{LockRank::leaf, "SkipMaker::mutex_"};  // guards the next one
   SkipMakerStatus status_;
   WokenThread thread_;  // last: it uses those above

@@ -14,9 +14,19 @@ namespace {
 constexpr std::array<std::uint64_t, 2> kSkipSteps{8, 64};
 constexpr std::uint64_t kSnapshotSkipStep = 16;
 
-bool has_snapshot(History& history, std::uint64_t version, const GcLog& retired,
-                  const Context& context) {
-  return history.get(version, context)->manifest.snapshot && !retired.snapshots.contains(version);
+bool has_snapshot(const Version& version, const GcLog& retired) {
+  return version.manifest.snapshot && !retired.snapshots.contains(version.number());
+}
+
+/// The newest version up to `number` that has one; 0: none has.
+std::uint64_t snapshot_up_to(std::uint64_t number, History& history, const GcLog& retired,
+                             const Context& context) {
+  while (number > 0) {
+    const auto version = history.get(number, context);
+    if (has_snapshot(*version, retired)) break;
+    number = version->manifest.snapshot_before.value_or(number - 1);
+  }
+  return number;
 }
 
 }  // namespace
@@ -53,10 +63,9 @@ std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, s
                                        const GcLog& retired, const Context& context) {
   const std::uint64_t after = newest - std::min(newest, count);
   std::vector<VersionPair> skips;
-  std::uint64_t snapshot = after;
-  while (snapshot > 0 && !has_snapshot(history, snapshot, retired, context)) snapshot--;
+  std::uint64_t snapshot = snapshot_up_to(after, history, retired, context);
   for (std::uint64_t to = after + 1; to <= newest; to++) {
-    if (has_snapshot(history, to, retired, context)) snapshot = to;
+    if (has_snapshot(*history.get(to, context), retired)) snapshot = to;
     const std::vector<VersionPair> wanted = wanted_skips(to, snapshot);
     skips.insert(skips.end(), wanted.rbegin(), wanted.rend());
   }

@@ -33,6 +33,9 @@ namespace {
 /// disk is full.
 constexpr std::chrono::milliseconds kFirstRecordDelay{1000};
 
+/// A damaged object may have thousands of windows, each with a message of its own.
+constexpr std::chrono::seconds kLogPause{10};
+
 }  // namespace
 
 struct PartialImages::State {
@@ -56,6 +59,7 @@ struct PartialImages::State {
   bool complete(std::uint64_t version);
   bool try_to_complete(std::uint64_t version);
   void record(std::uint64_t version, const PartialVersion& filled);
+  void note_record_error(std::uint64_t version, ErrorCode code, const char* why);
   void end(std::uint64_t version);
 
   [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const {
@@ -79,7 +83,12 @@ struct PartialImages::State {
 
   // Held so that errors are reported in order; before `mutex`.
   RankedMutex error_mutex{LockRank::partial_errors, "PartialImages::State::error_mutex"};
-  std::map<std::uint64_t, std::string> logged;  // by version
+  struct Told {
+    std::string message;
+    bool is_damaged = false;
+    Clock::time_point log_again{};
+  };
+  std::map<std::uint64_t, Told> told;  // by version
   // Guards what follows.
   mutable RankedMutex mutex{LockRank::partial_images, "PartialImages::State::mutex"};
   std::condition_variable_any whole_changed;
@@ -88,8 +97,9 @@ struct PartialImages::State {
   std::set<std::uint64_t> whole;    // part of `filling`: all files are here, to be recorded
   std::set<std::uint64_t> damaged;  // versions with damaged images, found while filling
   std::uint64_t ended_bytes = 0;    // fetched for versions that are no longer partial
-  std::string record_error;         // last one logged; used only by the thread
-  std::jthread completer;           // last: it uses the members above
+  // Of versions in `whole`: why the last attempt to record them failed.
+  std::map<std::uint64_t, std::pair<ErrorCode, std::string>> record_errors;
+  std::jthread completer;  // last: it uses the members above
 };
 
 PartialImages::PartialImages(Store& store, History& history, PartialImagesOptions options)
@@ -115,6 +125,13 @@ std::shared_ptr<PartialVersion> PartialImages::find(std::uint64_t version) const
 std::map<std::uint64_t, std::shared_ptr<PartialVersion>> PartialImages::list() const {
   const std::lock_guard lock(state_->mutex);
   return state_->filling;
+}
+
+std::optional<Error> PartialImages::record_error(std::uint64_t version) const {
+  const std::lock_guard lock(state_->mutex);
+  const auto found = state_->record_errors.find(version);
+  if (found == state_->record_errors.end()) return std::nullopt;
+  return Error(found->second.first, found->second.second);
 }
 
 std::uint64_t PartialImages::fetched_bytes() const {
@@ -269,10 +286,11 @@ void PartialImages::State::end(std::uint64_t version) {
   const std::uint64_t fetched = filled ? filled->progress().fetched_bytes : 0;
   const std::scoped_lock lock(error_mutex, mutex);
   ended_bytes += fetched;
-  logged.erase(version);
+  told.erase(version);
   filling.erase(version);
   bases.erase(version);
   whole.erase(version);
+  record_errors.erase(version);
 }
 
 // ---- progress ----
@@ -302,10 +320,15 @@ bool PartialImages::State::note(std::uint64_t version) {
 bool PartialImages::State::note_error(std::uint64_t version, const PartialVersion& filled) {
   const PartialProgress progress = filled.progress();
   const std::string message = progress.error ? progress.error->what() : "";
-  if (logged[version] == message) return false;
-  logged[version] = message;
+  Told& last = told[version];
+  if (last.message == message) return false;
+  const bool is_news = last.is_damaged != progress.is_damaged;
+  last.message = message;
+  last.is_damaged = progress.is_damaged;
   store.images().set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
-  if (!message.empty()) log_warning(fmt::format("filling version {}: {}", version, message));
+  if (message.empty() || (!is_news && Clock::now() < last.log_again)) return true;
+  last.log_again = Clock::now() + kLogPause;
+  log_warning(fmt::format("filling version {}: {}", version, message));
   return true;
 }
 
@@ -350,10 +373,11 @@ bool PartialImages::State::try_to_complete(std::uint64_t version) {
   if (!filled || !filled->is_complete()) return true;
   try {
     record(version, *filled);
-  } catch (const std::exception& error) {  // no memory, too
-    const std::string message = fmt::format(
-        "version {} is complete, but cannot be recorded: {}; retrying", version, error.what());
-    if (std::exchange(record_error, message) != message) log_warning(message);
+  } catch (const Error& error) {
+    note_record_error(version, error.code(), error.what());
+    return false;
+  } catch (const std::exception& error) {
+    note_record_error(version, ErrorCode::no_memory, error.what());
     return false;
   }
   end(version);
@@ -361,6 +385,20 @@ bool PartialImages::State::try_to_complete(std::uint64_t version) {
   // last owner and waits for itself.
   filled->stop();
   return true;
+}
+
+/// Who waits for the version is told: nobody knows when there will be room.
+void PartialImages::State::note_record_error(std::uint64_t version, ErrorCode code,
+                                             const char* why) {
+  const std::string message =
+      fmt::format("version {} is complete, but cannot be recorded: {}; retrying", version, why);
+  std::pair<ErrorCode, std::string> noted(code, message);
+  {
+    const std::lock_guard lock(mutex);
+    if (std::exchange(record_errors[version], std::move(noted)).second == message) return;
+  }
+  log_warning(message);
+  store.images().set_partial_error(version, Error(code, message));
 }
 
 void PartialImages::State::record(std::uint64_t version, const PartialVersion& filled) {

@@ -14,10 +14,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/base/error.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
 #include "store/streaming/partial_version.hpp"
@@ -62,6 +64,10 @@ class PartialImages {
   [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const;
 
   [[nodiscard]] std::map<std::uint64_t, std::shared_ptr<PartialVersion>> list() const;
+
+  /// Why a version whose files are all here is not complete yet, usually because the disk is full;
+  /// nullopt: nothing went wrong.  It is retried.
+  [[nodiscard]] std::optional<Error> record_error(std::uint64_t version) const;
 
   /// Sum of PartialProgress::fetched_bytes over all versions, including those no longer partial.
   [[nodiscard]] std::uint64_t fetched_bytes() const;

@@ -31,12 +31,16 @@
 #include "store/streaming/window_queue.hpp"
 #include "store/streaming/window_troubles.hpp"
 #include "store/streaming/window_waiters.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
 
 /// Windows to read ahead after the requested ones: readers mostly read files front to back.
 constexpr std::size_t kWindowsAhead = 8;
+
+/// Where there is none now, there may be after a while.
+constexpr std::chrono::milliseconds kWithoutMemory{100};
 
 /// A way to the version, and the packs of its steps.
 struct FillWay {
@@ -69,13 +73,13 @@ bool is_told(ErrorCode code) {
          code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io;
 }
 
-/// The number of requests that suit the bucket; if that is unknown, the number of cores.
+/// The number of requests that suit the bucket; if that is unknown, what suits this host.
 unsigned count_workers(Repository& repository, unsigned threads, const Context& context) {
   try {
     return std::max(1u, request_threads(repository.bucket(context), threads));
   } catch (const Error&) {
     context.check("waiting for the bucket");
-    return threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
+    return threads > 0 ? threads : work_threads();
   }
 }
 
@@ -105,6 +109,7 @@ struct PartialVersion::State {
   void finish_window(std::size_t window);
   void finish_file(FilledFile& file);
   void make_again(FilledFile& file, const Trouble& trouble);
+  void note_surely(std::size_t window, const Trouble& trouble);
   void note_trouble(std::size_t window, const Trouble& trouble);
   void end_work(std::size_t count);
 
@@ -238,10 +243,22 @@ void PartialVersion::State::work(std::size_t worker) {
       const auto trouble = try_to_make(*window, alone, makers);
       if (!trouble) continue;
       if (context.stop.stop_requested()) break;
-      note_trouble(*window, *trouble);
+      note_surely(*window, *trouble);
     }
   }
   end_work(1);
+}
+
+/// Otherwise the window would be made by nobody, and its readers would wait.
+void PartialVersion::State::note_surely(std::size_t window, const Trouble& trouble) {
+  while (!context.stop.stop_requested()) {
+    try {
+      return note_trouble(window, trouble);
+    } catch (const std::bad_alloc&) {
+      std::unique_lock lock(mutex);
+      changed.wait_for(lock, context.stop, kWithoutMemory, [] { return false; });
+    }
+  }
 }
 
 /// Returns: nullopt at the end.
@@ -250,8 +267,13 @@ std::optional<std::size_t> PartialVersion::State::wait_for_work(
   constexpr auto kLookAgain = std::chrono::hours(1);  // there may be no next_time()
   while (!is_complete && !context.stop.stop_requested()) {
     const auto now = Clock::now();
-    if (const auto window = queue->take(worker, now)) return window;
-    const auto until = std::min(queue->next_time(now), now + kLookAgain);
+    auto until = now + kWithoutMemory;
+    try {
+      if (const auto window = queue->take(worker, now)) return window;
+      until = std::min(queue->next_time(now), now + kLookAgain);
+    } catch (const std::bad_alloc&) {
+      // It is tried again.
+    }
     changed.wait_until(lock, context.stop, until, [&, seen = changes] { return changes != seen; });
   }
   return std::nullopt;
@@ -415,6 +437,9 @@ void PartialVersion::State::finish_window(std::size_t window) {
       edges->close(window);
       edges->close(window + 1);
     }
+    // Nothing may fail once a window counts as here.
+    waiters.make_room(window, calls.wakes);
+    for (const std::size_t other : beside) waiters.make_room(other, calls.wakes);
     set_here(window, calls);
     for (const std::size_t other : beside) {
       const bool waited = queue->state(other) == WindowQueue::State::written;
@@ -460,7 +485,7 @@ void PartialVersion::State::make_again(FilledFile& file, const Trouble& trouble)
       const std::size_t window = file.first_window + i;
       bytes_here -= file.window_bytes(window);
       troubles.set(window, trouble);
-      queue->fail(window, Clock::now() + options.tell_failures_for);
+      queue->fail(window, Clock::now(), options.tell_failures_for);
     }
     note_change(calls);
   }
@@ -476,8 +501,9 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
     if (state == WindowQueue::State::here || state == WindowQueue::State::failed) return;
     troubles.set(window, trouble);
     if (is_told(trouble.code)) {
-      queue->fail(window, Clock::now() + options.tell_failures_for);
+      waiters.make_room(window, calls.wakes);
       make_beside_alone(window);
+      queue->fail(window, Clock::now(), options.tell_failures_for);
       waiters.take_all(window, calls.wakes);
     } else {
       queue->pause(window, Clock::now());
@@ -552,15 +578,18 @@ void PartialVersion::State::note_change(Calls& calls) {
   changed.notify_all();
 }
 
-/// Nothing of the version depends on those who are told.
+/// Nothing of the version depends on those who are told, nor does one of them on another.
 void PartialVersion::State::call(const Calls& calls) const {
-  try {
-    for (const auto& wake : calls.wakes) wake();
-    if (calls.changed && options.changed) options.changed();
-  } catch (const std::exception& error) {
-    log_warning(fmt::format("filling version {}: nobody was told of a change: {}",
-                            plan.version->number(), error.what()));
-  }
+  const auto tell = [&](const std::function<void()>& told) {
+    try {
+      told();
+    } catch (const std::exception& error) {
+      log_warning(fmt::format("filling version {}: nobody was told of a change: {}",
+                              plan.version->number(), error.what()));
+    }
+  };
+  for (const auto& wake : calls.wakes) tell(wake);
+  if (calls.changed && options.changed) tell(options.changed);
 }
 
 FilledFile& PartialVersion::State::file_of(std::size_t window) {

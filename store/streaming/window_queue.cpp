@@ -1,6 +1,7 @@
 #include "store/streaming/window_queue.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "store/base/retry_delay.hpp"
 
@@ -10,6 +11,9 @@ namespace {
 // A reader with a deadline may be waiting, so the pauses stay below 5 s with jitter.
 constexpr std::chrono::milliseconds kFirstWindowPause{250};
 constexpr unsigned kDoublingsMax = 4;
+
+// A person who mends the bucket may be waiting too.
+constexpr unsigned kFailedDoublingsMax = 2;
 
 }  // namespace
 
@@ -38,8 +42,8 @@ std::optional<std::size_t> WindowQueue::take(std::size_t worker, Clock::time_poi
   std::optional<std::size_t> window = pop(asked_);
   if (!window) window = pop(ahead_);
   if (!window && background_ < background_max_) {
-    window = pop(again_);
-    if (!window) window = take_in_background(worker);
+    window = take_in_background(worker);
+    if (!window) window = pop(again_);
     if (window) {
       windows_[*window].in_background = true;
       background_++;
@@ -51,24 +55,36 @@ std::optional<std::size_t> WindowQueue::take(std::size_t worker, Clock::time_poi
 
 Clock::time_point WindowQueue::next_time(Clock::time_point now) const {
   if (now < resume_) return resume_;
-  return aside_.empty() ? Clock::time_point::max() : aside_.begin()->first;
+  auto next = Clock::time_point::max();
+  if (!aside_.empty()) next = aside_.begin()->first;
+  if (!failed_.empty()) next = std::min(next, failed_.begin()->first);
+  return next;
 }
 
 void WindowQueue::bring_back(Clock::time_point now) {
   while (!aside_.empty() && aside_.begin()->first <= now) {
     const std::size_t window = aside_.begin()->second;
+    if (windows_[window].state == State::failed) {
+      windows_[window].state = State::absent;
+    } else {
+      queue_again(window);
+    }
     aside_.erase(aside_.begin());
-    queue_again(window);
+  }
+  while (!failed_.empty() && failed_.begin()->first <= now) {
+    again_.push_back(failed_.begin()->second);
+    postponed_.erase(failed_.begin()->second);
+    failed_.erase(failed_.begin());
   }
 }
 
 void WindowQueue::queue_again(std::size_t window) {
-  windows_[window].state = State::absent;
   if (windows_[window].is_asked) {
     asked_.push_back(window);
   } else if (background_max_ > 0) {
     again_.push_back(window);
   }
+  windows_[window].state = State::absent;
 }
 
 std::optional<std::size_t> WindowQueue::pop(std::deque<std::size_t>& windows) {
@@ -121,10 +137,28 @@ void WindowQueue::set_written(std::size_t window) {
 
 void WindowQueue::make_again(std::size_t window) { queue_again(window); }
 
+/// Those whose error is told no more.
+void WindowQueue::retry_postponed() noexcept {
+  for (const std::size_t window : postponed_) {
+    Failing& failing = failing_.at(window);
+    auto node = failed_.extract({failing.retry, window});
+    if (!node) continue;
+    failing.retry = node.value().first = failing.told_until;
+    failed_.insert(std::move(node));
+  }
+  postponed_.clear();
+}
+
 void WindowQueue::note_success(std::size_t window) {
   if (windows_[window].in_background) background_--;
   windows_[window].in_background = false;
   failures_.erase(window);
+  if (const auto found = failing_.find(window); found != failing_.end()) {
+    failed_.erase({found->second.retry, window});
+    postponed_.erase(window);
+    failing_.erase(found);
+    retry_postponed();
+  }
   failed_in_a_row_ = 0;
   resume_ = Clock::time_point::min();
 }
@@ -139,19 +173,30 @@ void WindowQueue::pause(std::size_t window, Clock::time_point now) {
   resume_ = now + retry_delay(kFirstWindowPause, doublings, random_);
 }
 
-void WindowQueue::fail(std::size_t window, Clock::time_point until) {
+void WindowQueue::fail(std::size_t window, Clock::time_point now, Clock::duration told_for) {
+  Failing& failing = failing_[window];
+  const Clock::time_point told_until = now + told_for;
+  const unsigned doublings = std::min(failing.times, kFailedDoublingsMax);
+  if (background_max_ > 0) {  // else until somebody asks
+    failed_.erase({failing.retry, window});
+    failing.retry = now + told_for * (1u << doublings);
+    failed_.emplace(failing.retry, window);
+    if (doublings > 0) postponed_.insert(window);
+  }
+  set_aside(window, State::failed, told_until);
+  failing.told_until = told_until;
+  failing.times++;
   windows_[window].is_asked = false;
   failures_.erase(window);
-  set_aside(window, State::failed, until);
 }
 
 void WindowQueue::set_aside(std::size_t window, State state, Clock::time_point until) {
+  aside_.emplace(until, window);
   Window& aside = windows_[window];
   if (aside.in_background) background_--;
   aside.in_background = false;
   aside.is_ahead = false;
   aside.state = state;
-  aside_.emplace(until, window);
 }
 
 }  // namespace weightfs

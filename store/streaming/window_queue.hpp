@@ -2,9 +2,9 @@
 //
 //     asked       requested by a reader, in that order
 //     ahead       the windows after those
-//     again       tried before, and set aside for a while
 //     the rest    by number, in runs of kWindowsPerRun for each worker, so that bytes read ahead
 //                 for one window serve the next; an idle worker helps the others
+//     again       tried before, and set aside for a while
 //
 // The last two are background work: a quarter of the workers does none of it, so that a request
 // need not wait until windows that nobody requested are fetched.
@@ -58,7 +58,7 @@ class WindowQueue {
   std::optional<std::size_t> take(std::size_t worker, Clock::time_point now);
   [[nodiscard]] Clock::time_point next_time(Clock::time_point now) const;
 
-  // Results for a window that was taken:
+  // Results for a window that was taken.  After bad_alloc of any of them nothing has changed.
 
   void set_here(std::size_t window);  // also for one that is written
   void set_written(std::size_t window);
@@ -70,9 +70,11 @@ class WindowQueue {
   /// one after another without a success in between, all work pauses.
   void pause(std::size_t window, Clock::time_point now);
 
-  /// Retries the window after `until`; until then readers get the error.  Also for a window that
-  /// was here and is lost.
-  void fail(std::size_t window, Clock::time_point until);
+  /// For `told_for` readers get the error; then whoever asks has it retried.  In the background it
+  /// is retried after that time, doubled twice with further failures, so that a damaged object is
+  /// not fetched all the time; or as soon as another window that had failed is here, since somebody
+  /// is mending the bucket.  Also for a window that was here and is lost.
+  void fail(std::size_t window, Clock::time_point now, Clock::duration told_for);
 
  private:
   struct Window {
@@ -84,9 +86,14 @@ class WindowQueue {
   struct Run {
     std::size_t next = 0, end = 0;
   };
+  struct Failing {
+    unsigned times = 0;
+    Clock::time_point told_until, retry;
+  };
 
   void bring_back(Clock::time_point now);
   void queue_again(std::size_t window);
+  void retry_postponed() noexcept;
   void note_success(std::size_t window);
   void set_aside(std::size_t window, State state, Clock::time_point until);
   std::optional<std::size_t> pop(std::deque<std::size_t>& windows);
@@ -96,11 +103,15 @@ class WindowQueue {
 
   std::vector<Window> windows_;
   std::deque<std::size_t> asked_, ahead_, again_;  // may contain windows no longer absent
-  std::set<std::pair<Clock::time_point, std::size_t>> aside_;  // by time until which it is set
-                                                               // aside
-  std::map<std::size_t, unsigned> failures_;                   // in a row, of paused windows
-  std::vector<Run> runs_;                                      // by worker
-  std::size_t rest_ = 0;                                       // first window that is in no run
+  std::set<std::pair<Clock::time_point, std::size_t>> aside_;   // by time until which it is set
+                                                                // aside
+  std::map<std::size_t, unsigned> failures_;                    // in a row, of paused windows
+  std::map<std::size_t, Failing> failing_;                      // until they are here
+  std::set<std::pair<Clock::time_point, std::size_t>> failed_;  // by time of the next try in the
+                                                                // background
+  std::set<std::size_t> postponed_;                             // of them, after told_until
+  std::vector<Run> runs_;                                       // by worker
+  std::size_t rest_ = 0;                                        // first window that is in no run
   const std::size_t background_max_;
   std::size_t background_ = 0;  // in progress
   std::size_t failed_in_a_row_ = 0;

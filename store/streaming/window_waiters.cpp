@@ -10,6 +10,12 @@ void WindowWaiters::add(std::span<const std::size_t> windows, Wake wake) {
   for (const std::size_t window : windows) by_window_[window].push_back(waiter);
 }
 
+void WindowWaiters::make_room(std::size_t window, std::vector<Wake>& calls) const {
+  const auto found = by_window_.find(window);
+  if (found == by_window_.end()) return;
+  calls.reserve(calls.capacity() + found->second.size());
+}
+
 void WindowWaiters::take_ready(std::size_t window, std::vector<Wake>& calls) {
   const auto found = by_window_.find(window);
   if (found == by_window_.end()) return;

@@ -22,6 +22,9 @@ class WindowWaiters {
   void add(std::span<const std::size_t> windows, Wake wake);
   [[nodiscard]] bool contains(std::size_t window) const { return by_window_.contains(window); }
 
+  /// Makes room in `calls` for those of a window, so that taking them cannot fail.
+  void make_room(std::size_t window, std::vector<Wake>& calls) const;
+
   /// The window is here: takes the calls of requests for which it was the last one missing.
   void take_ready(std::size_t window, std::vector<Wake>& calls);
   /// There is an error to report for the window: takes the calls of all requests for it.

@@ -306,6 +306,15 @@ bool PatchRecorder::keeps(std::uint64_t version) {
   return !here.empty() && here.back() > start && here.back() - start <= kBacklogMax;
 }
 
+std::optional<std::uint64_t> PatchRecorder::find_bytes_max() const {
+  if (!is_on_disk()) return std::nullopt;
+  try {
+    return store_.evictor().patches_max();
+  } catch (const Error&) {  // it cannot be measured at this moment
+    return std::nullopt;
+  }
+}
+
 PatchHistory PatchRecorder::status() const {
   PatchHistory history;
   for (const PatchLevel level :
@@ -325,7 +334,7 @@ PatchHistory PatchRecorder::status() const {
   const std::vector<std::uint64_t> here = store_.images().complete_versions();
   const std::uint64_t newest = here.empty() ? 0 : here.back();
   history.bytes = store_.patches().size_bytes();
-  if (is_on_disk()) history.bytes_max = store_.evictor().patches_max();
+  history.bytes_max = find_bytes_max();
   history.off = off_;
   history.error = thread_.error();
   const std::lock_guard lock(mutex_);

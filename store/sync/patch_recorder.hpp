@@ -133,6 +133,7 @@ class PatchRecorder final : public VersionGuard {
   [[nodiscard]] std::uint64_t make_room();
   [[nodiscard]] bool is_on_disk() const noexcept { return store_.images().memory() == nullptr; }
   [[nodiscard]] bool has_room_for_version() const;
+  [[nodiscard]] std::optional<std::uint64_t> find_bytes_max() const;  // of PatchHistory
   bool remove_unwanted(const Context& context);
   void drop(const BaseDamaged& damaged);
   [[nodiscard]] std::vector<std::uint64_t> surest_images(const PatchReach& reach) const;

@@ -209,6 +209,18 @@ SyncStatus Sync::status() const {
   return status;
 }
 
+std::int64_t Sync::behind_since(std::uint64_t latest) const {
+  std::unique_lock lock(state_->mutex);
+  const std::int64_t newest_time = state_->status.newest_time;
+  lock.unlock();
+  return state_->behind_since(latest, newest_time);
+}
+
+std::uint64_t Sync::newest() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->status.newest;
+}
+
 void Sync::wait_ready(const Context& context, const Progress& progress) {
   std::unique_lock lock(state_->mutex);
   const Clock::time_point patience_ends = Clock::now() + kRemakePatience;

@@ -115,8 +115,9 @@ struct SyncStatus {
   std::map<std::string, std::uint64_t> failures = {};  // of this process, by code
   std::uint64_t fetched_bytes = 0;                     // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
-  std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
-  std::vector<std::uint64_t> unsynced;               // complete ones that may not be on disk yet
+  /// Versions that are being filled, or could not be begun and have not come since.
+  std::map<std::uint64_t, PartialProgress> partial;
+  std::vector<std::uint64_t> unsynced;      // complete ones that may not be on disk yet
   std::uint64_t lost = 0;                   // versions that the disk did not take, in this process
   std::optional<MemoryStatus> memory = {};  // nullopt: images are on the disk
   PatchHistory history = {};
@@ -150,6 +151,11 @@ class Sync {
 
   [[nodiscard]] std::shared_ptr<const Catalog> catalog() const;
   [[nodiscard]] SyncStatus status() const;
+
+  /// SyncStatus::newest.  Quick, where status() looks at files of the store.
+  [[nodiscard]] std::uint64_t newest() const;
+  /// SyncStatus::behind_since of who shows `latest`, which may be another one than the catalog's.
+  [[nodiscard]] std::int64_t behind_since(std::uint64_t latest) const;
 
   /// Shows at once the versions that are complete in the store, at least up to `version`, with the
   /// tag of `version`: for a version that was adopted.  Sends no request to the bucket if the store

@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "store/base/log.hpp"
 #include "store/base/retry_delay.hpp"
@@ -32,11 +34,12 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
     attempted = 0;
     bring_failures = 0;
   } catch (const Error& error) {
-    attempted = version;
+    if (std::exchange(attempted, version) != version) object_failures = 0;
     bring_failures++;
     const bool may_be_older =
         options.follow.what.kind == Follow::Kind::latest && is_about_objects(error.code());
-    if (may_be_older && bring_older(context, progress) &&
+    // They are many: all are tried at the first failure, and then less and less often.
+    if (may_be_older && std::has_single_bit(++object_failures) && bring_older(context, progress) &&
         bring_after_all(version, context, progress)) {
       log_info(fmt::format("version {} is made of the one before: {}", version, error.what()));
       return;
@@ -218,8 +221,16 @@ std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const C
 void Sync::State::note_unfilled(std::uint64_t version, const Error& error) {
   change([&] {
     unfilled.insert_or_assign(version, error);
+    forget_filled();
     if (unfilled.size() > kUnfilledMax) unfilled.erase(unfilled.begin());
   });
+}
+
+/// Of what could not be filled, those that are whole now, however they came.
+/// Requires: the mutex is held.
+void Sync::State::forget_filled() {
+  const std::shared_ptr<const Catalog> catalog = shown.get();
+  std::erase_if(unfilled, [&](const auto& one) { return catalog->versions.contains(one.first); });
 }
 
 /// Between two of them the bucket is polled; while it is away that would only take time, so then
@@ -260,6 +271,7 @@ void Sync::State::note_filled() {
   show_catalog(nullptr);
   const std::shared_ptr<const Catalog> catalog = shown.get();
   if (!catalog->versions.contains(catalog->latest)) return;
+  if (partials && partials->find(catalog->latest)) return;  // recorded, but not ended yet
   change([&] {
     woken = woken || filling_first;
     filling_first = false;
@@ -278,12 +290,18 @@ void Sync::State::show_catalog(const Context* bucket) {
 
 /// Called by ShownCatalog.
 void Sync::State::note_swapped() {
-  const std::uint64_t image_bytes = store.images().image_bytes();
+  std::uint64_t image_bytes = 0;
   std::optional<MemoryStatus> memory;
-  if (store.images().memory() != nullptr) memory.emplace().bytes = store.images().memory_bytes();
+  try {
+    image_bytes = store.images().image_bytes();
+    if (store.images().memory() != nullptr) memory.emplace().bytes = store.images().memory_bytes();
+  } catch (const Error& error) {  // of use to nobody but `status`
+    log_warning(error.what());
+  }
   change([&] {
     status.image_bytes = image_bytes;
     status.memory = memory;
+    forget_filled();
   });
 }
 

@@ -88,6 +88,7 @@ struct Sync::State {
   bool fill_first(std::uint64_t version, const Context& context, VersionWatch& watch);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void note_unfilled(std::uint64_t version, const Error& error);
+  void forget_filled();
   void fill_all_asked(const Context& context);
   bool fill_asked(const Context& context);  // one of them
   void note_filled();
@@ -137,6 +138,7 @@ struct Sync::State {
   Poller poller;
   std::uint64_t attempted = 0;   // version that could not be brought in
   unsigned bring_failures = 0;   // in a row
+  unsigned object_failures = 0;  // of `attempted`, because of objects
   Clock::time_point retry_at{};  // of `attempted`
   std::string logged;            // the last error logged
   bool warned_of_only = false;

@@ -107,13 +107,17 @@ bool Sync::State::is_current(const Context& context) {
   return number == 0 || has_kept_files(store, history, number, options.only, context);
 }
 
-/// While the first version is filled it has the bucket to itself. Its errors are reported as the
-/// host's, since there is nothing else to show.  If it is damaged, a later version is brought in as
-/// if the first did not exist.
+/// While the first version is filled, until it is recorded and others can be built from it, it has
+/// the bucket to itself.  Its errors are reported as the host's, since there is nothing else to
+/// show.  If it is damaged, a later version is brought in as if the first did not exist.
 bool Sync::State::is_filling_first() const {
   const std::uint64_t number = latest();
   const auto first = partials ? partials->find(number) : nullptr;
-  if (!first || first->is_complete()) return false;
+  if (!first) return false;
+  if (const auto error = partials->record_error(number)) {
+    if (poller.wanted() > number) return false;  // which may make room, too
+    throw Error(*error);
+  }
   const PartialProgress progress = first->progress();
   if (progress.is_damaged && poller.wanted() > number) return false;
   if (progress.error) throw Error(*progress.error);

@@ -1,7 +1,11 @@
 #include "store/threads/background.hpp"
 
 #include <atomic>
+#include <optional>
+#include <system_error>
 #include <utility>
+
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 
@@ -29,24 +33,30 @@ void Background::finish() {
 void run_both(OwnContext& own, const std::function<void()>& beside,
               const std::function<void()>& work) {
   std::atomic<bool> has_failed{false};
-  Background other(own.get(), [&](const Context&) {
-    try {
-      beside();
-    } catch (...) {
-      has_failed = true;
-      own.stop();
-      throw;
-    }
-  });
+  std::optional<Background> other;
   try {
+    other.emplace(own.get(), [&](const Context&) {
+      try {
+        beside();
+      } catch (...) {
+        has_failed = true;
+        own.stop();
+        throw;
+      }
+    });
+  } catch (const std::system_error& error) {
+    note_refused_thread(error);
+  }
+  try {
+    if (!other) beside();
     work();
   } catch (...) {
     const bool is_later = has_failed;
     own.stop();
-    if (is_later) other.finish();  // throws
+    if (is_later) other->finish();  // throws
     throw;
   }
-  other.finish();
+  if (other) other->finish();
 }
 
 }  // namespace weightfs

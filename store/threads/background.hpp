@@ -44,6 +44,7 @@ class OwnContext {
 class Background {
  public:
   /// Begins.  The Context that `work` gets is stopped with `context`, and when this is destroyed.
+  /// Throws std::system_error: the system refuses a thread.
   Background(const Context& context, std::function<void(const Context& context)> work);
 
   /// Stops the work and waits for its end; what it throws is dropped.
@@ -61,7 +62,8 @@ class Background {
 };
 
 /// Calls `beside` on another thread and `work` on this one, and returns when both have ended.  The
-/// first failure stops `own`, whose Context both are to heed, and is what is thrown.
+/// first failure stops `own`, whose Context both are to heed, and is what is thrown.  Where the
+/// system refuses a thread, `work` comes after `beside`: they must not wait for each other.
 void run_both(OwnContext& own, const std::function<void()>& beside,
               const std::function<void()>& work);
 

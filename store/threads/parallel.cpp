@@ -12,6 +12,7 @@
 
 #include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/threads/work_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -20,20 +21,24 @@ namespace {
 /// to do is done.
 void start_helpers(std::vector<std::jthread>& helpers, std::size_t count,
                    const std::function<void()>& run) {
-  static std::atomic<bool> is_told{false};  // each call would say it again
   try {
     while (helpers.size() < count) helpers.emplace_back(run);
   } catch (const std::system_error& error) {
-    if (is_told.exchange(true)) return;
-    log_warning(fmt::format("the system refuses threads, so work takes longer: {}", error.what()));
+    note_refused_thread(error);
   }
 }
 
 }  // namespace
 
+void note_refused_thread(const std::system_error& error) {
+  static std::atomic<bool> is_told{false};  // each call would say it again
+  if (is_told.exchange(true)) return;
+  log_warning(fmt::format("the system refuses threads, so work takes longer: {}", error.what()));
+}
+
 void parallel_for(std::size_t count, unsigned threads, const Context& context,
                   const std::function<void(std::size_t index)>& work) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  if (threads == 0) threads = work_threads();
   threads = static_cast<unsigned>(std::min<std::size_t>(threads, count));
 
   std::atomic<std::size_t> next{0};

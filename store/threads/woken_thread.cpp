@@ -69,7 +69,7 @@ Clock::duration WokenThread::work(const Context& context, bool is_woken) {
     return pause;
   } catch (const std::exception& error) {
     if (!context.stop.stop_requested()) note(error.what());
-    return kUntilWoken;
+    return options_.retry_pause;
   }
 }
 

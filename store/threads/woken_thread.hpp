@@ -1,8 +1,8 @@
 // WokenThread: a thread that works whenever it was woken.  Wakes that come while it works count
 // once: it works once more.
 //
-// Work that fails is done again when the thread is woken again.  The log has each failure once,
-// until the work has succeeded.
+// Work that fails is done again when the thread is woken again, or after Options::retry_pause.  The
+// log has each failure once, until the work has succeeded.
 //
 // Threads: all calls may run in parallel; start() and stop() by one thread at a time.  The work
 // runs without locks.
@@ -31,6 +31,7 @@ class WokenThread {
   struct Options {
     std::string failed;                  // a warning, for fmt: {} is what the work threw
     void (*begin)() noexcept = nullptr;  // called first in the thread
+    Clock::duration retry_pause = kUntilWoken;
   };
 
   WokenThread(Options options, Work work);

@@ -414,11 +414,11 @@ bool bench_pipeline(std::uint32_t blocks) {
   }
   const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 2U, 8U);
   bool has_failed = false;
-  const auto coder = make_gpu_coder({.lanes = threads, .on_failure = [&](std::string_view why) {
-                                       has_failed = true;
-                                       std::printf("| WRONG: %.*s | | | |\n",
-                                                   static_cast<int>(why.size()), why.data());
-                                     }});
+  const auto coder = make_gpu_coder(
+      {.lanes = threads, .on_failure = [&](std::string_view why, bool) {
+         has_failed = true;
+         std::printf("| WRONG: %.*s | | | |\n", static_cast<int>(why.size()), why.data());
+       }});
 
   std::vector<EncodeJob> encodes(size / chunk);
   for (std::size_t c = 0; c < encodes.size(); ++c) {

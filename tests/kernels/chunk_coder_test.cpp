@@ -9,6 +9,7 @@
 #include <numeric>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,13 +40,27 @@ struct ReconstructionPath {
   std::function<std::unique_ptr<ChunkCoder>()> make;
 };
 
+bool has_device() {
+  return std::ranges::any_of(find_gpus().devices,
+                             [](const GpuDevice& device) { return device.why_not.empty(); });
+}
+
+/// The device, which must not leave its work to the CPU; the emulated one (weightfs_gpu_test); or
+/// the CPU where there is neither.
+std::unique_ptr<ChunkCoder> make_coder_of_device() {
+  GpuOptions options{.lane_bytes = 1};
+  if (has_device()) {
+    options.on_failure = [](std::string_view why, bool /*is_given_up*/) { ADD_FAILURE() << why; };
+  }
+  return make_gpu_coder(options);
+}
+
 std::vector<ReconstructionPath> all_ways() {
   std::vector<ReconstructionPath> ways = {{"chosen", [] { return make_cpu_coder(); }}};
   for (const Variant& variant : variants()) {
     ways.push_back({std::string(variant.name), [&variant] { return make_cpu_coder(variant); }});
   }
-  // The device, the emulated one (weightfs_gpu_test), or the CPU where there is neither.
-  ways.push_back({"gpu", [] { return make_gpu_coder({.lane_bytes = 1}); }});
+  ways.push_back({"gpu", make_coder_of_device});
   return ways;
 }
 
@@ -529,6 +544,15 @@ TEST_P(ChunkCoderTest, TellsWhatItDecodedFromWhereThatIsNotProven) {
     EXPECT_TRUE(chunk == after);
     EXPECT_EQ(job.old_hash, hash_chunk(old));
   }
+}
+
+TEST_P(ChunkCoderTest, TheDeviceDoesTheWorkWhereThereIsOne) {
+  if (GetParam().name != "gpu") return;
+  if (!has_device()) GTEST_SKIP() << "this machine has no GPU";
+  const auto versions = random_versions(Kind::bf16, 1000, 2, rng_);
+  EncodeJob job = encoding_of(Kind::bf16, versions[0], versions[1]);
+  coder_->encode({&job, 1});
+  EXPECT_TRUE(coder_->name().starts_with("cuda: ")) << coder_->name();
 }
 
 TEST_P(ChunkCoderTest, HasAName) { EXPECT_FALSE(coder_->name().empty()); }

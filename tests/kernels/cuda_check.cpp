@@ -20,7 +20,7 @@ constexpr int kSkipped = 77;
 
 std::vector<Check> checks_beginning_with(const std::string& text) {
   std::vector<Check> all;
-  for (const auto& checks : {decode_checks(), encode_checks(), patch_checks()}) {
+  for (const auto& checks : {decode_checks(), encode_checks(), patch_checks(), lane_checks()}) {
     all.insert(all.end(), checks.begin(), checks.end());
   }
   std::erase_if(
@@ -98,8 +98,9 @@ Counts run_check(const Check& check, const Options& options) {
 
 int run_all(const Options& options) {
   int devices = 0;
-  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
-    std::puts("skipped: no device");
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error != cudaSuccess || devices == 0) {
+    std::printf("skipped: %s\n", error != cudaSuccess ? cudaGetErrorString(error) : "no device");
     return kSkipped;
   }
   Counts all;

@@ -1,6 +1,6 @@
-// CUDA check: holds every kernel to the scalar reference, without a test framework, so that the
-// same program runs in the emulator (tests/support/cuda_on_cpu) and on a bare machine with a
-// device.
+// CUDA check: holds every kernel to the scalar reference, and what drives them to the CPU's coder,
+// without a test framework, so that the same program runs in the emulator
+// (tests/support/cuda_on_cpu) and on a bare machine with a device.
 //
 // A check is a function that makes cases from a seed, runs kernels on them and reports each case
 // that came out wrong.  Each theme has its own file, tests/kernels/cuda_check_*.cpp, which gives a
@@ -86,6 +86,7 @@ struct Check {
 std::vector<Check> decode_checks();  // cuda_check_decode.cpp
 std::vector<Check> encode_checks();  // cuda_check_encode.cpp
 std::vector<Check> patch_checks();   // cuda_check_patch.cpp
+std::vector<Check> lane_checks();    // cuda_check_lanes.cpp
 
 // Cases ------------------------------------------------------------------------------------------
 

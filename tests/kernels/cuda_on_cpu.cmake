@@ -16,11 +16,21 @@ function(weightfs_program_on_cpu target)
   target_link_libraries(${target} PRIVATE weightfs_options weightfs_kernels)
 endfunction()
 
+# What drives the kernels likewise.
+set(WEIGHTFS_PIPELINE ${PROJECT_SOURCE_DIR}/kernels/dispatch/gpu.cu
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/fold_lane.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/lane.cu)
+set_source_files_properties(${WEIGHTFS_PIPELINE} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS -xc++)
+add_library(weightfs_pipeline_on_cpu OBJECT ${WEIGHTFS_PIPELINE})
+target_include_directories(weightfs_pipeline_on_cpu BEFORE PRIVATE support/cuda_on_cpu)
+target_link_libraries(weightfs_pipeline_on_cpu PRIVATE weightfs_options)
+
 weightfs_program_on_cpu(weightfs_cuda_check
   $<TARGET_OBJECTS:weightfs_kernels_on_cpu>
+  $<TARGET_OBJECTS:weightfs_pipeline_on_cpu>
   kernels/cuda_check.cpp
   kernels/cuda_check_decode.cpp
   kernels/cuda_check_encode.cpp
+  kernels/cuda_check_lanes.cpp
   kernels/cuda_check_patch.cpp)
 set(seeds 1..2)  # under sanitizers what the kernels read and write matters, which one seed shows
 if(WEIGHTFS_SANITIZE MATCHES thread)
@@ -28,7 +38,7 @@ if(WEIGHTFS_SANITIZE MATCHES thread)
 elseif(WEIGHTFS_SANITIZE)
   set(seeds 2..2)
 endif()
-foreach(theme decode patch encode diff hash)
+foreach(theme decode patch encode diff hash lane)
   add_test(NAME CudaCheck.${theme} COMMAND weightfs_cuda_check
     --only ${theme} --quick --seeds ${seeds} --data ${CMAKE_CURRENT_SOURCE_DIR}/data)
   set_tests_properties(CudaCheck.${theme} PROPERTIES LABELS unit-cuda TIMEOUT 600)
@@ -67,13 +77,11 @@ if(WEIGHTFS_SANITIZE MATCHES undefined)
   weightfs_planted_bug(misaligned_vector "misaligned address")
 endif()
 
-# The pipeline to the GPU likewise: once with the scalar reference in the place of the kernels, for
-# the contract of coders and every failure, and once with the kernels.
-set(WEIGHTFS_PIPELINE ${PROJECT_SOURCE_DIR}/kernels/dispatch/gpu.cu
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/fold_lane.cu ${PROJECT_SOURCE_DIR}/kernels/cuda/lane.cu)
-set_source_files_properties(${WEIGHTFS_PIPELINE} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS -xc++)
+# The pipeline once with the scalar reference in the place of the kernels, for the contract of coders
+# and every failure, and once with the kernels.
 function(weightfs_pipeline_test target)
-  weightfs_program_on_cpu(${target} kernels/gpu_test.cpp ${WEIGHTFS_PIPELINE} ${ARGN})
+  weightfs_program_on_cpu(${target} kernels/gpu_test.cpp
+    $<TARGET_OBJECTS:weightfs_pipeline_on_cpu> ${ARGN})
   target_link_libraries(${target} PRIVATE weightfs_test_support GTest::gtest_main)
 endfunction()
 

@@ -10,12 +10,14 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "kernels/block/scratch.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "kernels/dispatch/hash.hpp"
 #include "kernels/dispatch/patch.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
@@ -168,14 +170,17 @@ class GpuTest : public testing::Test {
  protected:
   ~GpuTest() override {
     runtime().fault = nullptr;
+    runtime().after_copy = nullptr;
+    runtime().properties = {};
     EXPECT_TRUE(runtime().allocations.empty()) << "memory was left behind";
     EXPECT_TRUE(runtime().streams.empty()) << "a stream was left behind";
   }
 
   GpuOptions options() {
     // The emulator fills new memory with random bytes: small lanes, which take one large chunk.
-    return {.lane_bytes = 1, .on_failure = [this](std::string_view why) {
+    return {.lane_bytes = 1, .on_failure = [this](std::string_view why, bool is_given_up) {
               ++failures_;
+              given_up_ += is_given_up;
               why_ = why;
             }};
   }
@@ -192,6 +197,7 @@ class GpuTest : public testing::Test {
 
   test::Random rng_ = test::make_rng();
   std::atomic<int> failures_ = 0;
+  std::atomic<int> given_up_ = 0;  // of these
   std::string why_;
 };
 
@@ -308,6 +314,22 @@ TEST_F(GpuTest, WithoutRoomForALaneTheCpuWorksAndItIsSaid) {
   }
 }
 
+TEST_F(GpuTest, ADeviceThatCannotRunTheKernelsIsRefusedAtOnce) {
+  fail("cudaFuncGetAttributes", 0, 1, cudaErrorNoKernelImageForDevice);
+  EXPECT_EQ(make_gpu_coder(options())->name(), make_cpu_coder()->name());
+  EXPECT_EQ(given_up_, 1);
+  EXPECT_NE(why_.find("no kernel image"), std::string::npos) << why_;
+  EXPECT_EQ(find_gpus().devices.at(0).why_not, "");
+
+  runtime().properties.major = 7;
+  runtime().properties.minor = 5;
+  EXPECT_EQ(make_gpu_coder(options())->name(), make_cpu_coder()->name());
+  EXPECT_EQ(given_up_, 2);
+  const std::string why_not = find_gpus().devices.at(0).why_not;
+  EXPECT_EQ(why_not, "its compute capability is 7.5, and the kernels need 8.0");
+  EXPECT_NE(why_.find(why_not), std::string::npos) << why_;
+}
+
 TEST_F(GpuTest, ASecondLaneIsNoNecessity) {
   fail("cudaMalloc", 1, 1, cudaErrorMemoryAllocation);
   const auto coder = make_gpu_coder(options());
@@ -366,6 +388,53 @@ TEST_F(GpuTest, WhateverFailsInPlaceTheCpuGoesOnFromThere) {
 }
 #endif
 
+/// Changes the first or the last byte of what the n-th copy down brings.
+void spoil_copy_down(std::size_t nth, bool is_first, std::size_t& copies) {
+  copies = 0;
+  runtime().after_copy = [=, &copies](cudaMemcpyKind kind, std::span<std::byte> copied) {
+    if (kind != cudaMemcpyDeviceToHost || copies++ != nth) return;
+    (is_first ? copied.front() : copied.back()) ^= std::byte{1};
+  };
+}
+
+TEST_F(GpuTest, BytesThatChangeOnTheWayDownAreFound) {
+  const Batch batch(5, 2, rng_);
+  for (const Where where : {Where::apart, Where::in_place}) {
+    for (const bool is_first : {true, false}) {
+      std::size_t nth = 0;
+      for (std::size_t copies = 1; nth < copies; ++nth) {
+        failures_ = 0;
+        const auto coder = make_gpu_coder(options());
+        spoil_copy_down(nth, is_first, copies);
+        expect_codes_as_cpu(*coder, batch);
+        expect_decodes(*coder, batch, where);
+        runtime().after_copy = nullptr;
+        EXPECT_EQ(failures_, 1) << nth << (is_first ? ", first" : ", last");
+      }
+      EXPECT_EQ(nth, 3u) << "results, coded bytes, decoded bytes";
+    }
+  }
+}
+
+TEST_F(GpuTest, WhatTheDeviceMisreadIsNotPublished) {
+  Batch batch(1, 1, rng_);
+  batch.kinds[0] = Kind::bf16;
+  const Bytes old_chunk = random_elements(Kind::bf16, 1000, rng_);
+  batch.versions[0] = {old_chunk, changed_elements(Kind::bf16, old_chunk, 0.02, Step::few, rng_)};
+  for (const Bytes& misread : batch.versions[0]) {
+    failures_ = 0;
+    const auto coder = make_gpu_coder(options());
+    runtime().after_copy = [&](cudaMemcpyKind kind, std::span<std::byte> copied) {
+      if (kind != cudaMemcpyHostToDevice) return;
+      const auto found = std::search(copied.begin(), copied.end(), misread.begin(), misread.end());
+      if (found != copied.end()) *found ^= std::byte{1};
+    };
+    expect_codes_as_cpu(*coder, batch);
+    EXPECT_EQ(failures_, 1);
+    EXPECT_NE(why_.find("copying to the device"), std::string::npos) << why_;
+  }
+}
+
 TEST_F(GpuTest, AfterAFailureThatPassesTheDeviceIsTriedAgain) {
   const auto coder = make_gpu_coder(options());
   fail("cudaMemcpyAsync", 0, 1);
@@ -381,6 +450,79 @@ TEST_F(GpuTest, AfterAFailureThatPassesTheDeviceIsTriedAgain) {
   expect_codes_as_cpu(*coder, batch);
   EXPECT_GT(copies, 0u);
   EXPECT_EQ(failures_, 1);
+}
+
+TEST_F(GpuTest, APassingFailureIsNotTheEnd) {
+  const auto coder = make_gpu_coder(options());
+  const Batch batch(2, 2, rng_);
+  fail("cudaMemcpyAsync", 0, 1);
+  expect_codes_as_cpu(*coder, batch);
+  EXPECT_EQ(failures_, 1);
+  EXPECT_EQ(given_up_, 0);
+  EXPECT_NE(why_.find("the device is tried again"), std::string::npos) << why_;
+  runtime().fault = [](const char*) { return cudaErrorLaunchFailure; };
+  expect_codes_as_cpu(*coder, batch);
+  EXPECT_EQ(failures_, 2) << "that it is given up is said too";
+  EXPECT_EQ(given_up_, 1);
+}
+
+TEST_F(GpuTest, ThreeFailuresInARowAreEnough) {
+  const auto coder = make_gpu_coder(options());
+  const Batch batch(2, 2, rng_);
+  const auto call = [&](bool fails) {
+    fail("pack_blocks", 0, fails ? 1 : 0);
+    expect_codes_as_cpu(*coder, batch);
+  };
+  for (const bool fails : {true, true, false, true, true}) call(fails);
+  EXPECT_EQ(given_up_, 0);
+  EXPECT_EQ(coder->name(), "cuda: CUDA on CPU");
+  call(true);
+  EXPECT_EQ(given_up_, 1);
+  EXPECT_EQ(coder->name(), make_cpu_coder()->name());
+  EXPECT_NE(why_.find("the CPU does the work"), std::string::npos) << why_;
+}
+
+/// Decodes a block that is replaced, and notes that.
+DecodeJob decode_noted(ChunkCoder& coder, Bytes& chunk, ChangeLog& log) {
+  Bytes raw = {static_cast<std::byte>(Mode::raw)};
+  raw.resize(1 + chunk.size(), std::byte{7});
+  const std::vector<std::uint32_t> lengths = {static_cast<std::uint32_t>(raw.size())};
+  const CodedChunk step{lengths, raw};
+  DecodeJob job{.kind = Kind::bf16,
+                .old_chunk = chunk,
+                .steps = {&step, 1},
+                .new_chunk = chunk,
+                .log = coder.writes_logs() ? &log : nullptr};
+  coder.decode({&job, 1});
+  EXPECT_TRUE(job.is_decoded);
+  return job;
+}
+
+TEST_F(GpuTest, AfterTheDeviceIsLostChangesAreNotedAgain) {
+  const auto coder = make_gpu_coder(options());
+  EXPECT_FALSE(coder->writes_logs());
+  runtime().fault = [](const char*) { return cudaErrorLaunchFailure; };
+  expect_codes_as_cpu(*coder, Batch(1, 2, rng_));
+  EXPECT_TRUE(coder->writes_logs());
+  Bytes chunk = random_elements(Kind::bf16, 100, rng_);
+  const std::uint64_t old_hash = hash_chunk(chunk);
+  ChangeLog log;
+  EXPECT_EQ(decode_noted(*coder, chunk, log).old_hash, old_hash);
+  EXPECT_EQ(log.lengths.size(), 1u);
+}
+
+TEST_F(GpuTest, ADeviceThatIsDistrustedIsGivenUp) {
+  const auto coder = make_gpu_coder(options());
+  Bytes chunk = random_elements(Kind::bf16, 100, rng_);
+  ChangeLog log;
+  EXPECT_TRUE(decode_noted(*coder, chunk, log).by_gpu);
+  coder->distrust("chunk 3");
+  coder->distrust("chunk 4");
+  EXPECT_FALSE(decode_noted(*coder, chunk, log).by_gpu);
+  EXPECT_EQ(coder->name(), make_cpu_coder()->name());
+  EXPECT_EQ(failures_, 1);
+  EXPECT_EQ(given_up_, 1);
+  EXPECT_NE(why_.find("chunk 3 came out wrong"), std::string::npos) << why_;
 }
 
 TEST_F(GpuTest, ADeviceThatIsGoneIsGivenUpAndItIsSaidOnce) {

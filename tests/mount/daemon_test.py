@@ -107,7 +107,8 @@ class Command(users.UserMounts, harness.MountTest):
 
 
 class StrangeMounts(harness.MountTest):
-    """Behind the mount of a user may be a program of that user, which says anything to root."""
+    """Behind the mount of a user may be a program of that user, which says anything to root; so may
+    what is in a user's directory."""
 
     def fake(self, status, name="theirs", **more):
         path = os.path.join(self.dir, name)
@@ -149,22 +150,72 @@ class StrangeMounts(harness.MountTest):
         self.fake(self.good("/theirs"))
         self.assertEqual(self.listed()["/theirs"]["health"], "healthy")
 
-    def test_no_command_of_root_does_what_one_says(self):
+    def luring(self, url):
+        """A status that sends keys to `url`."""
+        return self.good("/theirs", url="s3://bucket/run", repository="x", bucket={
+            "endpoint_url": url, "region": "us-east-1", "profile": "", "path_style": True,
+            "sign": True}, control="/nowhere", store="/nowhere", writer=None)
+
+    def assert_does_nothing(self, make, what):
+        """`make`: makes what another user's mount or directory shows, of a URL that nobody asks."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(0)
-            port = server.getsockname()[1]
-            path = self.fake(self.good("/theirs", url="s3://bucket/run", repository="x", bucket={
-                "endpoint_url": f"http://127.0.0.1:{port}", "region": "us-east-1", "profile": "",
-                "path_style": True, "sign": True}, control="/nowhere", writer=None))
-            keys = {"AWS_ACCESS_KEY_ID": "AKIAROOT", "AWS_SECRET_ACCESS_KEY": "secret"}
+            url = f"http://127.0.0.1:{server.getsockname()[1]}"
+            path = make(url)
+            keys = {"AWS_ACCESS_KEY_ID": "AKIAROOT", "AWS_SECRET_ACCESS_KEY": "secret",
+                    "AWS_ENDPOINT_URL": url}
             for command in (("log",), ("verify",), ("show",), ("doctor",), ("pin",),
-                            ("wait", "--version", "1"), ("log", "--timing")):
+                            ("wait", "--version", "1"), ("log", "--timing"), ("diff", "1", "2"),
+                            ("doctor", "--bundle", os.path.join(self.dir, "bundle"))):
                 done = harness.run(command[0], path, *command[1:], variables=keys, timeout=60)
                 self.assertEqual(done.returncode, 1, (command, done.stdout, done.stderr))
-                self.assertIn(f"{path} is a mount of uid {users.UID}", done.stderr, command)
+                self.assertIn(f"{path} is a {what} of uid {users.UID}", done.stderr, command)
                 self.assertIn("run this as that user", done.stderr, command)
             with self.assertRaises(BlockingIOError):
                 server.accept()
+        return path
+
+    def test_no_command_of_root_does_what_one_says(self):
+        self.assert_does_nothing(
+            lambda url: self.fake(self.luring(url), source="s3://bucket/run"), "mount")
+
+    def directory(self, url, name="files"):
+        """As `weightfs sync` of a user makes it."""
+        path = os.path.join(self.dir, name)
+        own = os.path.join(path, ".weightfs")
+        said = {"sync": {"format": 1, "repository": "x", "url": "s3://bucket/run"},
+                "status": self.luring(url)}
+        for file, text in said.items():
+            harness.write_file(os.path.join(own, file), json.dumps(text).encode())
+            os.chown(os.path.join(own, file), users.UID, users.UID)
+        for folder in (own, path):
+            os.chown(folder, users.UID, users.UID)
+        return path
+
+    def test_no_command_of_root_does_what_a_directory_says(self):
+        path = self.assert_does_nothing(self.directory, "directory")
+        self.assertEqual(harness.call("status", path)["state"], "ended")  # which is shown
+        own = os.path.join(path, ".weightfs")
+
+        def status_of_root(url):
+            os.chown(os.path.join(self.directory(url), ".weightfs/status"), 0, 0)
+            return path
+
+        def directory_of_root(url):
+            os.chown(os.path.join(self.directory(url), ".weightfs"), 0, 0)
+            return path
+
+        def link_to_what_is_root_s(url):
+            theirs = os.path.join(self.directory(url, "of-root"), ".weightfs")
+            for file in ("", "sync", "status"):
+                os.chown(os.path.join(theirs, file), 0, 0)
+            os.rename(own, own + ".away")
+            os.symlink(theirs, own)
+            os.chown(own, users.UID, users.UID, follow_symlinks=False)
+            return path
+
+        for make in (status_of_root, directory_of_root, link_to_what_is_root_s):
+            self.assert_does_nothing(make, "directory")
 
     def test_umount_waits_for_no_process_that_is_not_theirs(self):
         said = ({"pid": os.getpid()}, {"pid": 2 ** 40}, {"pid": "1"}, {"pid": 0},

@@ -150,6 +150,32 @@ class Fleet(HookTest, harness.MountTest):
         self.assertEqual(self.gate(1, 2).returncode, 0)
         mount.wait_status(lambda status: status["health"] == "healthy", "its health")
 
+    def test_nobody_waits_for_the_mount_while_a_bucket_hangs_at_the_end(self):
+        self.make_repository(1)
+        slow = slow_bucket.SlowBucket(self.bucket)
+        self.addCleanup(slow.close)
+        slow.takes = "readers/"
+        mount = harness.Mount(self, slow_bucket.URL, "--announce", variables=slow.variables())
+        mount.start()
+        mount.wait_status(lambda status: status["announce"]["records"], "its record")
+        farewell = []
+
+        def is_farewell(read):
+            if read.key.startswith("readers/"):
+                farewell.append(time.monotonic())
+            return read.key.startswith("readers/")
+        slow.hold(is_farewell)
+        os.kill(mount.process.pid, signal.SIGTERM)
+
+        def is_mounted():
+            with open("/proc/self/mountinfo") as file:
+                return f" {mount.path} " in file.read()
+        wait_until(lambda: not is_mounted(), "the end of the mount")
+        gone = time.monotonic()
+        wait_until(lambda: farewell, "the farewell")
+        self.assertLess(gone, farewell[0] + 1)
+        self.assertTrue(mount.process.has_ended(10))
+
     def test_a_sync_announces_itself_too(self):
         self.make_repository(1)
         folder = os.path.join(self.dir, "folder")

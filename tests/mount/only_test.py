@@ -139,6 +139,23 @@ class Only(harness.MountTest):
             self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(reader, 0)[1]), 0)
         self.assert_same_tree(mount.join("versions/2"), steps[1])
 
+    def test_an_open_file_outlives_its_versions_name(self):
+        """The catalog knows the last 64 versions that were opened by name; readers know more."""
+        forgotten = 66
+        steps = self.make_run(2, 50_000)
+        self.init()
+        self.publish(steps[0])
+        for _ in range(forgotten):
+            self.publish(steps[1])
+        mount = self.mount(*KEEP_SECOND)
+        data = harness.read_file(os.path.join(steps[0], FIRST))
+        with open(mount.join("versions/1", FIRST), "rb", buffering=0) as file:
+            for version in range(2, forgotten + 1):
+                os.stat(mount.join("versions", str(version)))
+            mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            self.assertEqual(file.read(), data)
+            self.assertEqual(mapping[:], data)
+
     def test_a_glob_that_fits_nothing_is_a_warning(self):
         steps = self.make_repository(1, PARAMS)
         mount = self.mount("--only", "model-00001-of-00004*", "--only", "sub/*")

@@ -8,6 +8,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
+import runs  # noqa: E402
 import writers  # noqa: E402
 
 RANK_FILE = "model-00002-of-00002.safetensors"  # of host 2; host 1 has the rest
@@ -122,6 +123,32 @@ class PartWriters(writers.WriterTest):
         self.hand_over(mount, "step-1")
         self.assertEqual(self.wait(mount, "--tag", "step-1"), 1)
         self.assert_shown(mount, 1, self.steps[0])
+        self.assert_clean()
+
+    def test_other_tensors_take_snapshots_and_a_new_name(self):
+        hosts = {part: self.host(part, "--part-wait", "0.5") for part in (1, 2)}
+        for part, mount in hosts.items():
+            self.hand_part_over(mount, part, self.steps[0], "step-1")
+        for mount in hosts.values():
+            self.assertEqual(self.wait(mount, "--tag", "step-1"), 1)
+        shard = os.path.join(self.steps[1], RANK_FILE)
+        rows, columns = next(iter(runs.read_header(shard).values()))[1]
+        harness.write_file(shard, harness.read_file(shard).replace(
+            b'"shape":[%d,%d]' % (rows, columns), b'"shape":[%d,%d]' % (columns, rows)))
+        for part, mount in hosts.items():
+            self.hand_part_over(mount, part, self.steps[1], "step-2")
+        error = self.wait_queue(hosts[2], "step-2", "failed")["error"]["message"]
+        for word in (RANK_FILE, "--snapshot", "a new token (--run) or tag"):
+            self.assertIn(word, error)
+        self.wait_queue(hosts[1], "step-2", "failed")
+        for part, mount in hosts.items():
+            os.rename(mount.join("publish/step-2"), mount.join("staging/step-2"))
+            mount.umount()
+            hosts[part] = self.host(part, "--snapshot-every", 1)
+            self.hand_over(hosts[part], "step-2", "step-2b")
+        for mount in hosts.values():
+            self.assertEqual(self.wait(mount, "--tag", "step-2b"), 2)
+            self.assert_shown(mount, 2, self.steps[1])
         self.assert_clean()
 
     def test_the_command_line_refuses_what_would_do_nothing(self):

@@ -57,7 +57,7 @@ class SyncDirectory(SyncTest):
                 found = os.stat(os.path.join(parent, name))
                 self.assertEqual((stat.S_IMODE(found.st_mode), found.st_uid), (0o444, USER))
                 self.assertGreater(found.st_nlink, 1)  # no second copy of it
-        self.assertEqual(harness.call("wait", self.path, "--tag", "best")["version"], 3)
+        self.assertEqual(self.call("wait", self.path, "--tag", "best")["version"], 3)
         status = harness.wait_until(lambda: (lambda s: s["newest"] == 3 and s)(self.status()),
                                     "the status")
         self.assertEqual((status["version"], status["state"], status["serve"]["mode"]),
@@ -66,8 +66,8 @@ class SyncDirectory(SyncTest):
         text = harness.run("status", self.path).stdout
         self.assertIn("ordinary files", text)
 
-        self.assertEqual([one["version"] for one in harness.call("log", self.path)], [3, 2, 1])
-        self.assertEqual(harness.call("verify", self.path)["problems"], [])
+        self.assertEqual([one["version"] for one in self.call("log", self.path)], [3, 2, 1])
+        self.assertEqual(self.call("verify", self.path)["problems"], [])
         self.assertEqual(service.stop(), 0)
         self.assertEqual(self.status()["state"], "ended")
         done = run("wait", self.path, "--newer-than", 3)
@@ -123,6 +123,11 @@ class SyncDirectory(SyncTest):
         service = Service(self)  # goes on with what it has, and looks again
         self.assertTrue(service.ready()["offline"])
         self.assert_same_tree(self.join("latest/"), steps[1])
+
+    def call(self, *arguments):
+        done = run(*arguments, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
 
     def assert_fails_once(self, code, message, *options):
         done = run("sync", self.url, self.path, "--once", *options)
@@ -266,6 +271,50 @@ class SyncDirectory(SyncTest):
         service.ready()
         service.wait_status(lambda status: status["error"], "an error")
         self.assertEqual(self.latest(), 3)
+
+    # ---- behind ----
+
+    def test_a_directory_that_cannot_move_is_later_than_max_lag(self):
+        """What its store has is not what readers of the directory get."""
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        service = self.announced("--max-lag", 1)
+        harness.write_file(self.join("versions/2/a"), b"mine")
+        self.publish(steps[1])
+        status = service.wait_status(lambda status: status["health"].startswith("failed"),
+                                     "it to be behind")
+        self.assertIn("version 1 is shown, and for", status["health"])
+        self.assertEqual((status["version"], status["lag_versions"]), (1, 1))
+        self.assertGreater(status["lag_seconds"], 1)
+        harness.wait_until(lambda: self.reader()["lag_seconds"] > 1, "its record")
+        shutil.rmtree(self.join("versions/2"))
+        status = service.wait_status(lambda status: status["version"] == 2, "version 2")
+        self.assertEqual((status["lag_seconds"], status["health"]), (0, "healthy"))
+
+    def announced(self, *options):
+        for folder in (self.object(".tmp"), self.object("readers")):  # the user may write there
+            os.makedirs(folder, exist_ok=True)
+            os.chown(folder, USER, -1)
+        service = Service(self, "--announce", "--announce-every", 1, *options)
+        service.ready()
+        harness.wait_until(self.reader, "its record")
+        return service
+
+    def reader(self):
+        """What the bucket has of it; None: nothing."""
+        readers = harness.call("fleet", self.url)["readers"]
+        return next((one for one in readers if one["place"] == self.path), None)
+
+    def test_a_directory_whose_store_was_lost_has_all_of_its_version(self):
+        steps = self.make_repository(2, PARAMS)
+        self.assertEqual(self.once()["version"], 2)
+        shutil.rmtree(self.join(".weightfs/store"))
+        good = harness.read_file(self.manifest(2))  # the new store cannot have it
+        harness.write_file(self.manifest(2), good[:-9] + b"?" + good[-8:])
+        self.announced()
+        self.assertEqual((self.reader()["version"], self.reader()["whole"]), (2, True))
+        self.assert_same_tree(self.join("latest/"), steps[1])
 
     # ---- killed ----
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
@@ -21,6 +22,7 @@ class MeddlingCoder final : public kernels::ChunkCoder {
   bool has_logs = false;                                              // writes_logs()
   std::size_t batch_bytes = std::numeric_limits<std::size_t>::max();  // decode_batch_bytes()
   std::atomic<std::size_t> encoded = 0, decoded = 0, folded = 0;      // jobs
+  std::atomic<std::size_t> distrusted = 0;                            // chunks
   std::atomic<std::size_t> encode_calls = 0, decode_calls = 0, fold_calls = 0;  // non-empty batches
 
   void encode(std::span<kernels::EncodeJob> jobs) override {
@@ -44,6 +46,8 @@ class MeddlingCoder final : public kernels::ChunkCoder {
     folded += jobs.size();
     if (!jobs.empty()) fold_calls++;
   }
+
+  void distrust(std::string_view /*chunk*/) override { distrusted++; }
 
   [[nodiscard]] bool writes_logs() const noexcept override { return has_logs; }
 

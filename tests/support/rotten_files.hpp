@@ -7,6 +7,9 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -40,14 +43,48 @@ inline std::vector<std::filesystem::path> files_of_family(const std::filesystem:
   return found;
 }
 
-/// Flips a bit of the first block of each of them.  Returns: how many.
-inline std::size_t rot_family(const std::filesystem::path& database, std::string_view family) {
-  const auto files = files_of_family(database, family);
-  for (const std::filesystem::path& path : files) {
-    std::string bytes = read_text(path);
-    bytes[10] = static_cast<char>(bytes[10] ^ 1);
+/// What becomes of a file.  RocksDB meets the first when it reads, the others when it opens.
+enum class Rot { block, index, footer, cut, gone };
+inline constexpr std::array kRots{Rot::block, Rot::index, Rot::footer, Rot::cut, Rot::gone};
+
+/// Where a file's index begins, by its footer: a byte, then two handles of two varints each, of
+/// which the second is the index's.
+inline std::size_t index_of_sorted_file(const std::string& bytes) {
+  constexpr std::size_t kFooterBytes = 53;
+  std::size_t at = bytes.size() - kFooterBytes + 1;
+  const auto next = [&] {
+    std::uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto byte = static_cast<unsigned char>(bytes.at(at++));
+      value |= std::uint64_t{byte & 0x7Fu} << shift;
+      if (byte < 0x80) return value;
+    }
+  };
+  next();
+  next();
+  return next();
+}
+
+inline void rot_file(const std::filesystem::path& path, Rot rot) {
+  std::string bytes = read_text(path);
+  if (rot == Rot::gone) {
+    std::filesystem::remove(path);
+  } else if (rot == Rot::cut) {
+    std::filesystem::resize_file(path, bytes.size() / 2);
+  } else {
+    char& byte = bytes.at(rot == Rot::block    ? 10
+                          : rot == Rot::footer ? bytes.size() - 3
+                                               : index_of_sorted_file(bytes) + 1);
+    byte = static_cast<char>(byte ^ 1);
     write_text(path, bytes);
   }
+}
+
+/// Damages each of them.  Returns: how many.
+inline std::size_t rot_family(const std::filesystem::path& database, std::string_view family,
+                              Rot rot = Rot::block) {
+  const auto files = files_of_family(database, family);
+  for (const std::filesystem::path& path : files) rot_file(path, rot);
   return files.size();
 }
 

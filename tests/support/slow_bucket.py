@@ -6,11 +6,12 @@
     bucket.damage(of_file("model-1.safetensors"), 5000)   # a bit of that byte is another one
     bucket.fail(is_data)                 # 503, which clients repeat
     bucket.latency = 0.02                # seconds before each answer
+    bucket.takes = "readers/"            # such objects may be written, which is a read for the rules
     bucket.requests                      # all reads so far, in the order in which they came
 
-Objects are read only (GET with Range, HEAD, LIST): others publish into the folder. Any credentials
-will do. Rules act on what comes after them; the last one that matches counts. On 127.0.0.1, on a
-port of its own; ends with close().
+All other objects are read only (GET with Range, HEAD, LIST): others publish into the folder. Any
+credentials will do. Rules act on what comes after them; the last one that matches counts. On
+127.0.0.1, on a port of its own; ends with close().
 """
 
 import dataclasses
@@ -71,6 +72,7 @@ class SlowBucket:
         self.folder = folder
         self.requests = []
         self.latency = 0
+        self.takes = None
         self.rules = []  # (matches, "hold" | "fail" | "serve" | a byte to damage), guarded by `changed`
         self.changed = threading.Condition()
         self.waiting = 0  # reads that are held now
@@ -165,10 +167,20 @@ class Answer(http.server.BaseHTTPRequestHandler):
             self.close_connection = True  # a client that was stopped
 
     def do_PUT(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        try:
+            if self.bucket.takes and path.startswith(PLACE + self.bucket.takes):
+                return self.write(path[len(PLACE):], body)
+            self.refuse(403, "AccessDenied")
+        except ConnectionError:
+            self.close_connection = True
+
+    def do_POST(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.refuse(403, "AccessDenied")
 
-    do_DELETE = do_POST = do_PUT
+    do_DELETE = do_POST
 
     def send(self, status, body, headers=(), length=None):
         """`length`: of the reply, if its body is sent by the caller."""
@@ -183,6 +195,15 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def refuse(self, status, code):
         self.send(status, f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode(),
                   [("Content-Type", "application/xml")])
+
+    def write(self, key, body):
+        if self.bucket.arrive(Read(key, 0, len(body))) == "fail":
+            return self.refuse(503, "SlowDown")
+        path = os.path.join(self.bucket.folder, key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(body)
+        self.send(200, b"", [("ETag", '"any"')])
 
     def read(self, key):
         try:

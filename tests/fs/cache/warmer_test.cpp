@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <new>
 #include <string>
 
 #include "tests/support/eventually.hpp"
@@ -81,6 +82,21 @@ TEST_F(WarmerTest, FollowsWhatIsShown) {
   warmer.notify();
   EXPECT_TRUE(eventually([&] { return residency(2).is_whole(); }));
   EXPECT_EQ(residency(1).cached_bytes, 0u);
+}
+
+// A host without memory for a moment: the daemon ended.
+TEST_F(WarmerTest, WhatFindingTheTargetThrowsDoesNotEndIt) {
+  std::atomic<int> failures = 0;
+  Warmer warmer(with_room());
+  const Warmer::Run run(warmer, [&] {
+    if (failures++ < 2) throw std::bad_alloc();
+    return target(1);
+  });
+  ASSERT_TRUE(eventually([&] { return failures == 1; }));
+  EXPECT_TRUE(eventually([&] {
+    warmer.notify();
+    return residency(1).is_whole();
+  }));
 }
 
 TEST_F(WarmerTest, PrepareReturnsWhenTheVersionIsThere) {

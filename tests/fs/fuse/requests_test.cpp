@@ -11,6 +11,7 @@
 #include <latch>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <stop_token>
 #include <thread>
@@ -19,6 +20,7 @@
 #include "fs/fuse/request_kinds.hpp"
 #include "store/base/error.hpp"
 #include "store/staging/staging.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -684,6 +686,49 @@ TEST(RequestPool, AThreadThatTheSystemRefusesIsStartedLater) {
   EXPECT_EQ(first.wait(), kAnswered);
   EXPECT_EQ(second.wait(), kAnswered);
 }
+
+// ---- without memory ----
+
+TEST(RequestPool, WithoutMemoryTheCallerGetsAnErrorAndThePoolGoesOn) {
+  Caller parked, held, interrupted;
+  interrupted.is_patient = true;
+  RequestPool pool({1});
+  const auto first = pool.announce(0), second = pool.announce(0);
+  auto first_reply = std::make_unique<FakeReply>(parked);
+  auto second_reply = std::make_unique<FakeReply>(held);
+  RequestPool::Work first_work = succeed(parked), second_work = succeed(held);
+  const auto third = hold(pool, interrupted, far_away(), succeed(interrupted));
+  bool was_announced = true;
+  {
+    const test::NoMemory none;
+    try {
+      pool.announce(0);
+    } catch (const std::bad_alloc&) {
+      was_announced = false;
+    }
+    pool.park(first, std::move(first_reply), far_away(), std::move(first_work));
+    pool.hold(second, std::move(second_reply), far_away(), std::move(second_work));
+    pool.wake(second);
+    pool.interrupt(third);
+    const auto until = Clock::now() + kRequestLimit;
+    while (interrupted.asked < 2 && Clock::now() < until) std::this_thread::yield();
+  }
+  EXPECT_FALSE(was_announced) << "the operation answers EIO";
+  EXPECT_EQ(parked.wait(), kAnswered);
+  EXPECT_EQ(held.wait(), kAnswered);
+  pool.wake(third);
+  EXPECT_EQ(interrupted.wait(), kAnswered);
+}
+
+TEST(RequestPool, AnAnswerThatCannotBeMadeBecomesAnErrno) {
+  Caller caller;
+  RequestPool pool({1});
+  park(pool, caller, far_away(), [](const Context&) { return [] { throw std::bad_alloc(); }; });
+  EXPECT_EQ(caller.wait(), EIO);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+// ---- kinds ----
 
 // Fills the share of `full` with what is stuck, and more behind it; `other` is answered.
 void expect_not_held_up(RequestKind other, RequestKind full) {

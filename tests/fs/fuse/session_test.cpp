@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/fsuid.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +21,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fs/mount/mount_calls.hpp"
@@ -28,6 +31,7 @@
 #include "store/database/db.hpp"
 #include "store/os/file.hpp"
 #include "store/staging/staging.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -52,6 +56,16 @@ int error_of(long result) { return result < 0 ? errno : 0; }
 int open_error(const stdfs::path& path, int flags) {
   const File file(::open(path.c_str(), flags | O_CLOEXEC, 0600));
   return file ? 0 : errno;
+}
+
+/// Requests that the kernel may send beside those of callers who wait; 0: fusectl does not say.
+unsigned background_max(const FuseSession& session) {
+  const test::TempDir control;
+  if (mount("fusectl", control.path().c_str(), "fusectl", 0, nullptr) != 0) return 0;
+  const std::string connection = std::to_string(minor(session.device()));
+  const std::string text = test::read_text(control / connection / "max_background");
+  umount2(control.path().c_str(), MNT_DETACH);
+  return static_cast<unsigned>(std::stoul(text));
 }
 
 // Versions 1 and 2 on a mount of its own.
@@ -130,7 +144,7 @@ class FuseSessionTest : public testing::TestWithParam<Serve> {
                      return catalog_;
                    },
                    Ownership{}};
-  const std::string status_ = "status ";
+  std::string status_ = "status ";
   std::atomic<int> status_made_ = 0;
   std::unique_ptr<FuseSession> session_;
   std::jthread runner_;
@@ -208,6 +222,12 @@ TEST_P(FuseSessionTest, SyncingSucceeds) {
   EXPECT_EQ(fsync(File::open(mount_ / "versions", O_RDONLY).fd()), 0);
 }
 
+TEST_P(FuseSessionTest, ReadersOfWhatIsNotHereMayBeMany) {
+  const unsigned most = background_max(*session_);
+  if (most == 0) GTEST_SKIP() << "needs fusectl";
+  EXPECT_EQ(most, 16'384u);
+}
+
 TEST_P(FuseSessionTest, OpensAreCountedUntilTheLastRelease) {
   EXPECT_TRUE(session_->is_unused(1));
   {
@@ -255,6 +275,37 @@ TEST_P(FuseSessionTest, EachOpenOfStatusHasATextOfItsOwn) {
   EXPECT_EQ(session_->serving().daemon_reads, 0u) << "status does not count itself";
 }
 
+// Each open of a text keeps one of its own: opens without a bound took all memory of the daemon.
+TEST_P(FuseSessionTest, ManyOpensOfStatusAreBounded) {
+  constexpr uid_t kNobody = 65534;
+  constexpr std::size_t kTextBytes = 8u << 20, kAllBytes = 64u << 20;
+  end();
+  status_.assign(kTextBytes, 'x');
+  start(GetParam());
+  const File control = File::open(mount_ / ".weightfs", O_PATH);
+  std::vector<File> opened;
+  // Returns: the errno of the first that fails.
+  const auto open_all = [&](uid_t user) {
+    setfsuid(user);
+    int error = 0;
+    while (error == 0 && opened.size() <= kAllBytes / kTextBytes) {
+      File file(openat(control.fd(), "status", O_RDONLY | O_CLOEXEC));
+      if (!file) error = errno;
+      if (file) opened.push_back(std::move(file));
+    }
+    setfsuid(0);
+    return error;
+  };
+  EXPECT_EQ(open_all(kNobody), ENFILE);
+  const std::size_t of_others = opened.size();
+  EXPECT_GT(of_others, 0u);
+  EXPECT_EQ(open_all(0), ENFILE);
+  EXPECT_GT(opened.size(), of_others) << "some are left for who looks after the mount";
+  EXPECT_LE(opened.size() * kTextBytes, kAllBytes);
+  opened.clear();
+  EXPECT_TRUE(wait_for([&] { return open_error(mount_ / ".weightfs/status", O_RDONLY) == 0; }));
+}
+
 TEST_P(FuseSessionTest, LatestMovesWithoutDelayAndOpenFilesStay) {
   const File old = File::open(mount_ / "latest/big", O_RDONLY);
   const std::string bytes = stored(2, "big");
@@ -278,6 +329,26 @@ TEST_P(FuseSessionTest, AnImageThatIsLostIsAnErrorAndNotStaleNorEmpty) {
   stdfs::remove(store_ / "images/1/big");
   EXPECT_EQ(open_error(shown(1, "big"), O_RDONLY), EIO);
   EXPECT_EQ(open_count(), 0u);
+}
+
+// It stayed counted, so its version was kept for ever, and could not be opened when it was made
+// again.
+TEST_P(FuseSessionTest, AnOpenThatFailsAfterItWasCountedIsTakenBack) {
+  const stdfs::path path = shown(1, "big");
+  int failures = 0;
+  for (unsigned left = 0;; left++) {
+    int error = 0;
+    {
+      const test::NoMemory memory(left);
+      error = open_error(path, O_RDONLY);
+      if (!memory.was_missed()) break;
+    }
+    failures += error == 0 ? 0 : 1;
+    ASSERT_TRUE(error == 0 || error == EIO) << error;
+    ASSERT_TRUE(wait_for([&] { return open_count() == 0; })) << "with " << left << " allocations";
+  }
+  EXPECT_GT(failures, 2);
+  EXPECT_TRUE(wait_for([&] { return open_count() == 0; }));
 }
 
 TEST_P(FuseSessionTest, StopEndsRunAndTheSessionUnmounts) {
@@ -349,35 +420,61 @@ INSTANTIATE_TEST_SUITE_P(Serving, FuseSessionTest, testing::Values(Serve::automa
                            return param.param == Serve::daemon ? "daemon" : "automatic";
                          });
 
-// Making room may end a bind mount below the mount: the kernel then asks the session.
-TEST(FuseWriterTest, CreatesThatWaitForRoomLeaveTheSessionServed) {
-  if (geteuid() != 0 || access("/dev/fuse", R_OK | W_OK) != 0) {
-    GTEST_SKIP() << "needs root and /dev/fuse";
+// A writer's mount.
+class FuseWriterTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (geteuid() != 0 || access("/dev/fuse", R_OK | W_OK) != 0) {
+      GTEST_SKIP() << "needs root and /dev/fuse";
+    }
+    stdfs::create_directories(mount_);
   }
+
+  void start(StagingOptions options) {
+    staging_ = std::make_unique<Staging>(*db_, temp_ / "staging", std::move(options));
+    session_ = std::make_unique<FuseSession>(
+        tree_, FuseSessionOptions{.mount_point = stdfs::canonical(mount_),
+                                  .source = "file:///x",
+                                  .store = temp_.path(),
+                                  .status = {},
+                                  .writing = {staging_.get()}});
+    runner_ = std::jthread([session = session_.get()] { session->run(); });
+  }
+  void TearDown() override {
+    if (session_) session_->stop();
+  }
+
+  const test::TempDir temp_;
+  const stdfs::path mount_ = temp_ / "mnt";
+  const std::unique_ptr<Db> db_ = Db::open(temp_ / "db");
+  const std::shared_ptr<const Catalog> catalog_ = std::make_shared<const Catalog>();
+  const Tree tree_{[this] { return catalog_; }, Ownership{}, true};
+  std::unique_ptr<Staging> staging_;
+  std::unique_ptr<FuseSession> session_;
+  std::jthread runner_;
+};
+
+// The daemon copies each of them: 16,384 were 16 GiB.
+TEST_F(FuseWriterTest, WritesThatWaitForTheDiskAreBounded) {
+  start({});
+  const unsigned most = background_max(*session_);
+  if (most == 0) GTEST_SKIP() << "needs fusectl";
+  EXPECT_EQ(most, 1024u);
+}
+
+// Making room may end a bind mount below the mount: the kernel then asks the session.
+TEST_F(FuseWriterTest, CreatesThatWaitForRoomLeaveTheSessionServed) {
   constexpr int kSavers = 24;  // more than the session has threads
-  const test::TempDir temp;
-  const stdfs::path mount = temp / "mnt";
-  stdfs::create_directories(mount);
   std::atomic<bool> is_full = false;
   std::atomic<int> waiting = 0;
-  const auto db = Db::open(temp / "db");
-  Staging staging(*db, temp / "staging",
-                  StagingOptions{.make_room =
-                                     [&](std::uint64_t) {
-                                       if (!is_full) return;
-                                       waiting++;
-                                       is_full.wait(true);
-                                     },
-                                 .has_room = [&](std::uint64_t) { return !is_full; }});
-  const auto catalog = std::make_shared<const Catalog>();
-  const Tree tree([&] { return catalog; }, Ownership{}, true);
-  FuseSession session(tree, FuseSessionOptions{.mount_point = stdfs::canonical(mount),
-                                               .source = "file:///x",
-                                               .store = temp.path(),
-                                               .status = {},
-                                               .writing = {&staging}});
-  const std::jthread runner([&] { session.run(); });
-  const auto folder = [&](int i) { return mount / "staging" / std::to_string(i); };
+  start({.make_room =
+             [&](std::uint64_t) {
+               if (!is_full) return;
+               waiting++;
+               is_full.wait(true);
+             },
+         .has_room = [&](std::uint64_t) { return !is_full; }});
+  const auto folder = [&](int i) { return mount_ / "staging" / std::to_string(i); };
   for (int i = 0; i < kSavers; i++) stdfs::create_directory(folder(i));
 
   is_full = true;
@@ -390,7 +487,7 @@ TEST(FuseWriterTest, CreatesThatWaitForRoomLeaveTheSessionServed) {
   EXPECT_TRUE(wait_for([&] { return waiting >= 4; }));
   auto looks = std::async(std::launch::async, [&] {
     for (int i = 1; i < 200; i++) {
-      if (stdfs::exists(mount / "versions" / std::to_string(i))) return false;
+      if (stdfs::exists(mount_ / "versions" / std::to_string(i))) return false;
     }
     return true;
   });
@@ -401,7 +498,6 @@ TEST(FuseWriterTest, CreatesThatWaitForRoomLeaveTheSessionServed) {
   EXPECT_TRUE(looks.get());
   savers.clear();
   EXPECT_EQ(made, kSavers);
-  session.stop();
 }
 
 }  // namespace

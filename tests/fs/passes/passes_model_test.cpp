@@ -22,12 +22,14 @@ using std::chrono::seconds;
 constexpr std::uint32_t kModelShards = 4;
 constexpr BootTime kModelGrace = seconds(60);
 constexpr BootTime kModelTick = milliseconds(10);
+constexpr std::uint32_t kLink = 1000;
 
-/// What a process does next: it waits, and opens a file, or closes all.
+/// What a process does next: it waits, and opens a file, reads the symlink, or closes all.
 struct Step {
   BootTime wait{};
-  std::uint32_t file = 0;  // 0: closes what it has open, also what it has mapped
-  unsigned load = 0;       // of this process
+  std::uint32_t file =
+      0;              // kLink: readlink(2); 0: closes what it has open, also what it has mapped
+  unsigned load = 0;  // of this process
   enum { closed, open, mapped } kept = closed;  // until the next 0
 };
 
@@ -83,11 +85,13 @@ class Programs {
         return one_shard();
       case 15:
         return layer_by_layer();
+      case 16:
+        return part_again();
       default:
         return launcher();
     }
   }
-  static constexpr unsigned kKinds = 17;
+  static constexpr unsigned kKinds = 18;
 
   unsigned random(unsigned count) { return static_cast<unsigned>(rng_() % count); }
   BootTime random(BootTime most) {
@@ -224,18 +228,70 @@ class Programs {
     return program;
   }
 
-  /// A process that works on each shard for longer than the grace, and looks into the index again.
+  /// Config, index, both or none.
+  std::vector<std::uint32_t> small_files() {
+    std::vector<std::uint32_t> files;
+    if (random(2) == 0) files.push_back(PassWorld::kConfig);
+    if (random(2) == 0) files.push_back(PassWorld::kIndex);
+    return files;
+  }
+
+  static void add_files(Script& script, unsigned load, const std::vector<std::uint32_t>& files,
+                        decltype(Step::kept) kept = Step::closed) {
+    for (const std::uint32_t file : files)
+      script.steps.push_back({milliseconds(5), file, load, kept});
+  }
+
+  /// A process that works on each layer for longer than the grace, and opens its shard anew, after
+  /// small files that it had opened before.  Another thread of it may read the symlink.
   Program layer_by_layer() {
     Program program{.kind = "layer by layer"};
     Script script;
-    script.steps.push_back({milliseconds(100), PassWorld::kConfig, 1});
-    for (const std::uint32_t file : shards()) {
-      script.steps.push_back({milliseconds(5), PassWorld::kIndex, 1});
-      script.steps.push_back({milliseconds(5), file, 1});
-      script.steps.push_back({kModelGrace + random(minutes(5)), 0, 1});
+    const auto before_each = small_files();
+    const bool polls = random(2) == 0;
+    const auto kept = random(3) == 0 ? Step::mapped : Step::closed;
+    const unsigned layers = 1 + random(3);  // of each shard but the first
+    auto files = shards();
+    if (random(2) == 0) std::shuffle(files.begin(), files.end(), rng_);
+    add_files(script, 1, small_files());
+    for (const std::uint32_t file : files) {
+      for (unsigned layer = 0; layer < (file == files.front() ? 1 : layers); layer++) {
+        if (file == files.back() && layer > 0) break;  // it has all
+        add_files(script, 1, before_each);
+        add_files(script, 1, {file}, kept);
+        if (random(4) > 0) script.steps.push_back({seconds(1), 0, 1});
+        script.steps.push_back({kModelGrace + random(minutes(5)), polls ? kLink : 0, 1});
+      }
     }
     program.scripts.push_back(std::move(script));
     return program;
+  }
+
+  /// Ranks that read their own shards again and again, each in its way, in any order.
+  Program part_again() {
+    Program program{.kind = "part again"};
+    std::vector<BootTime> pauses(11);
+    for (BootTime& pause : pauses) pause = random(minutes(3));
+    const unsigned ranks = 1 + random(4);
+    for (unsigned rank = 0; rank < ranks; rank++) {
+      program.scripts.push_back(rank_again(pauses));
+    }
+    return program;
+  }
+
+  Script rank_again(const std::vector<BootTime>& pauses) {
+    Script script{.start = random(milliseconds(50)), .steps = {{milliseconds(100), 0, 1}}};
+    const auto begins_with = small_files();
+    auto files = shards();
+    std::shuffle(files.begin(), files.end(), rng_);
+    files.resize(1 + random(kModelShards));
+    for (unsigned load = 1; load <= pauses.size(); load++) {
+      if (random(3) == 0) std::shuffle(files.begin(), files.end(), rng_);
+      add_files(script, load, begins_with);
+      add_files(script, load, files);
+      script.steps.push_back({pauses[load - 1], random(2) == 0 ? kLink : 0, load});
+    }
+    return script;
   }
 
   /// md5sum of one shard.
@@ -370,6 +426,10 @@ class PassesModel : public testing::Test {
       world_.processes.at(actor.pid).mapped.clear();
       return;
     }
+    if (step.file == kLink) {
+      world_.read_link(actor.pid);
+      return;
+    }
     const std::uint64_t got = world_.open(actor.pid, step.file);
     opens_++;
     if (step.kept != Step::open) world_.close(actor.pid);
@@ -377,6 +437,7 @@ class PassesModel : public testing::Test {
     check(actor, running, step, got);
     if (step.load > running.load) {
       if (running.load > 0) share(running.session);
+      if (running.load > 0) running.is_alone = false;  // its ranks may begin again in two passes
       running.load = step.load;
       running.opened.clear();
       running.full = BootTime{};

@@ -19,6 +19,8 @@ constexpr auto kConfig = PassWorld::kConfig, kIndex = PassWorld::kIndex;
 constexpr auto kGrace = seconds(60);
 constexpr auto kQuiet = seconds(2);
 constexpr auto kTick = milliseconds(1);
+const std::vector<std::vector<std::uint32_t>> kSmallFiles{
+    {}, {kConfig}, {kIndex}, {kConfig, kIndex}};
 
 class PassesTest : public testing::Test {
  protected:
@@ -32,6 +34,53 @@ class PassesTest : public testing::Test {
   std::uint64_t load(pid_t pid) {
     const std::uint64_t version = read(pid, 1);
     for (std::uint32_t file = 2; file <= kShards; file++) EXPECT_EQ(read(pid, file), version);
+    return version;
+  }
+  /// How a process works on one layer after another.
+  struct Layers {
+    std::vector<std::uint32_t> begins_with, before_each;  // small files
+    unsigned of_each_shard = 1;  // but the first: opening that again after a pause begins a load
+    BootTime pause{};
+    bool polls = false;
+  };
+  /// Opens a shard for each of its layers.  Expects one version, whatever is published meanwhile.
+  void load_in_layers(const Layers& layers) {
+    const pid_t pid = start(fmt::format("session {}", world_.processes.size()));
+    const std::uint64_t version = world_.newest;
+    for (const std::uint32_t file : layers.begins_with) EXPECT_EQ(read(pid, file), version);
+    for (unsigned layer = 0; layer < 1 + (kShards - 1) * layers.of_each_shard; layer++) {
+      const std::uint32_t shard = 1 + (layer + layers.of_each_shard - 1) / layers.of_each_shard;
+      for (const std::uint32_t file : layers.before_each) EXPECT_EQ(read(pid, file), version);
+      EXPECT_EQ(read(pid, shard), version) << layer;
+      if (shard == kShards) return;  // it has all
+      publish();
+      wait(layers.pause);
+      if (layers.polls) world_.read_link(pid);
+    }
+  }
+  /// The files that a rank opens in each load.
+  struct Rank {
+    std::vector<std::uint32_t> files;
+    pid_t pid = 0;
+  };
+  std::vector<Rank> start_ranks(const std::vector<std::vector<std::uint32_t>>& files) {
+    const std::string session = fmt::format("session {}", world_.processes.size());
+    std::vector<Rank> ranks;
+    for (const auto& each : files) ranks.push_back({each, start(session)});
+    return ranks;
+  }
+  /// One rank after another.  Expects one version, and publishes another after each of them.
+  std::uint64_t load_together(const std::vector<Rank>& ranks, BootTime between = seconds(1)) {
+    std::uint64_t version = 0;
+    for (const Rank& rank : ranks) {
+      if (version != 0) wait(between);
+      for (const std::uint32_t file : rank.files) {
+        const std::uint64_t got = read(rank.pid, file);
+        if (version == 0) version = got;
+        EXPECT_EQ(got, version) << "file " << file << " of process " << rank.pid;
+      }
+      publish();
+    }
     return version;
   }
   /// By a process that ends.
@@ -374,12 +423,139 @@ TEST_F(PassesTest, ASubsetLoaderLeavesToo) {
   EXPECT_EQ(read(pid, 3), 43u);
 }
 
-TEST_F(PassesTest, ASubsetLoaderThatBeginsWithItsConfigLeavesToo) {
+// The first time it may be in the middle, and look into the config before it opens another shard.
+TEST_F(PassesTest, ASubsetLoaderThatBeginsWithItsConfigLeavesAtEverySecondLoad) {
   const pid_t pid = start();
-  for (unsigned i = 0; i < 3; i++) {
-    for (const std::uint32_t file : {kConfig, 1u, 2u}) EXPECT_EQ(read(pid, file), 42u + i) << i;
+  for (unsigned i = 0; i < 6; i++) {
+    for (const std::uint32_t file : {kConfig, 1u, 2u}) {
+      EXPECT_EQ(read(pid, file), 42u + i / 2 * 2) << i;
+    }
     publish();
     wait(minutes(5));
+  }
+}
+
+TEST_F(PassesTest, ASubsetLoaderThatOpensAnotherShardStaysForOneMoreLoad) {
+  const pid_t pid = start();
+  const auto load_part = [&](const std::vector<std::uint32_t>& files) {
+    const std::uint64_t version = read(pid, kConfig);
+    for (const std::uint32_t file : files) EXPECT_EQ(read(pid, file), version);
+    publish();
+    wait(minutes(5));
+    return version;
+  };
+  EXPECT_EQ(load_part({2}), 42u);
+  EXPECT_EQ(load_part({2, 1}), 42u) << "in the middle";
+  EXPECT_EQ(load_part({1}), 42u) << "the load before had opened another";
+  EXPECT_EQ(load_part({2, 1}), 42u) << "the load before had not opened all that it knows";
+  EXPECT_EQ(load_part({2, 1}), 46u);
+}
+
+TEST_F(PassesTest, SubsetLoadersThatBeginWithTheirConfigMeetInOnePass) {
+  const pid_t first = start(), second = start();
+  for (unsigned i = 0; i < 6; i++) {
+    const std::uint64_t version = 42 + i / 2 * 4;
+    EXPECT_EQ(read(first, kConfig), version) << i;
+    EXPECT_EQ(read(first, 1), version) << i;
+    publish();
+    wait(seconds(20));
+    EXPECT_EQ(read(second, kConfig), version) << i;
+    EXPECT_EQ(read(second, 2), version) << i;
+    publish();
+    wait(minutes(5));
+  }
+}
+
+// One that begins with its config stays at its second load; the others wait for it.
+TEST_F(PassesTest, RanksOfOnePassThatBeginAgainDifferentlyGetOneVersion) {
+  for (auto files : std::vector<std::vector<std::vector<std::uint32_t>>>{
+           {{kConfig, 1}, {2}, {3}},
+           {{kIndex, kConfig, 1}, {kConfig, 2}, {3}},
+           {{kConfig, 1, 2, 3}, {kConfig, 2}},
+           {{kConfig, kIndex, 1, 2, 3}, {1, 2, 3}, {kConfig, 2}},
+           {{kConfig, 1, 2}, {2, 3}}}) {
+    for (std::size_t turn = 0; turn < files.size(); turn++) {  // who is the first
+      std::rotate(files.begin(), files.begin() + 1, files.end());
+      const auto ranks = start_ranks(files);
+      std::uint64_t before = 0;
+      for (unsigned i = 0; i < 8; i++) {
+        const std::uint64_t newest = world_.newest;
+        const std::uint64_t version = load_together(ranks);
+        EXPECT_EQ(version, i % 2 == 0 ? newest : before) << i;
+        before = version;
+        wait(minutes(5));
+      }
+    }
+  }
+}
+
+TEST_F(PassesTest, RanksOfOnePassBeginAgainTogetherInWhateverOrder) {
+  auto ranks = start_ranks({{kConfig, 1}, {2}, {kConfig, kIndex, 1, 2, 3}, {3}});
+  for (unsigned i = 0; i < 8; i++) {
+    load_together(ranks);
+    std::rotate(ranks.begin(), ranks.begin() + 1 + i % 2, ranks.end());
+    wait(minutes(5));
+  }
+}
+
+TEST_F(PassesTest, RanksThatStraddleTheGraceOnceMeetAgainAtTheNextLoad) {
+  for (const bool is_other_first : {false, true}) {
+    auto ranks = start_ranks({{kIndex, 1}, {kIndex, 2}});
+    load_together(ranks, seconds(5));
+    wait(kGrace - seconds(3));
+    load_together(ranks, milliseconds(100));  // the second was not quiet for the grace
+    if (is_other_first) std::swap(ranks[0], ranks[1]);
+    std::uint64_t last = 0;
+    for (unsigned i = 0; i < 6; i++) {
+      wait(minutes(5));
+      last = load_together(ranks);
+    }
+    EXPECT_GE(last + 4, world_.newest) << "they follow at every second load";
+  }
+}
+
+TEST_F(PassesTest, RanksOfWhichOneOpensAnotherShardLaterGetOneVersion) {
+  for (unsigned load = 1; load < 4; load++) {
+    auto ranks = start_ranks({{kIndex, 1}, {kIndex, 2}});
+    for (unsigned i = 0; i < 8; i++) {
+      if (i == load) ranks[1].files.push_back(3);
+      load_together(ranks);
+      wait(minutes(5));
+    }
+  }
+}
+
+// The second is taken to be in the middle, and goes on; then both begin again.
+TEST_F(PassesTest, WhoHasWaitedOnceWaitsNoMoreAndTheOthersMeetItLater) {
+  const pid_t slow = start(), other = start();
+  for (const std::uint32_t file : {kIndex, 1u}) EXPECT_EQ(read(slow, file), 42u);
+  EXPECT_EQ(load(other), 42u);
+  publish();
+  wait(minutes(5));
+  world_.read_link(other);
+  EXPECT_EQ(world_.look(other), 42u) << "a look is told what an open gets";
+  EXPECT_EQ(load(other), 42u) << "the other may be in the middle";
+  for (const std::uint32_t file : {kIndex, 2u}) EXPECT_EQ(read(slow, file), 42u);
+  wait(minutes(5));
+  EXPECT_EQ(load(other), 43u) << "it has waited";
+  for (const std::uint32_t file : {kIndex, 3u}) EXPECT_EQ(read(slow, file), 42u);
+  publish();
+  wait(minutes(5));
+  EXPECT_EQ(load(slow), 44u) << "it has all";
+  publish();
+  EXPECT_EQ(load(other), 44u) << "both began in one pass";
+}
+
+TEST_F(PassesTest, WhoWaitsDoesNotLeaveInTheMiddleOfThatLoad) {
+  const pid_t slow = start(), other = start();
+  for (const std::uint32_t file : {kIndex, 1u}) read(slow, file);
+  for (const std::uint32_t file : {kConfig, kIndex, 1u, 2u, 3u}) read(other, file);
+  publish();
+  wait(minutes(5));
+  for (const std::uint32_t file : {kConfig, kIndex, 1u, 2u, 3u}) {
+    EXPECT_EQ(read(other, file), 42u);
+    world_.read_link(other);
+    wait(seconds(10));
   }
 }
 
@@ -394,18 +570,29 @@ TEST_F(PassesTest, ASubsetLoaderThatKeepsItsFilesOpenLeavesAfterFifteenMinutes) 
   EXPECT_EQ(world_.open(pid, 1), 43u);
 }
 
-TEST_F(PassesTest, WhoWantsNoMoreAndWasToldOfANewerVersionInWordsLoadsIt) {
+TEST_F(PassesTest, SoDoesOneThatBeginsWithItsConfig) {
   const pid_t pid = start();
-  read(pid, kConfig);
-  read(pid, 1);
-  read(pid, 2);
+  for (const std::uint32_t file : {kConfig, 1u, 2u}) world_.open(pid, file);
   publish();
-  EXPECT_EQ(world_.read_link(pid), 42u);
-  wait(kGrace);
-  EXPECT_EQ(world_.read_link(pid), 43u);
-  EXPECT_EQ(read(pid, 2), 43u) << "though it began with another";
-  EXPECT_EQ(read(pid, 1), 43u);
-  EXPECT_EQ(read(pid, 3), 43u);
+  wait(minutes(15) - kTick);
+  EXPECT_EQ(world_.open(pid, kConfig), 42u);
+  wait(minutes(15));
+  for (const std::uint32_t file : {kConfig, 1u, 2u}) EXPECT_EQ(world_.open(pid, file), 43u);
+}
+
+TEST_F(PassesTest, WhoWantsNoMoreMayBeginAgainWithAnyFileThatItKnows) {
+  for (const std::uint32_t begin : {kConfig, kIndex, 2u}) {
+    const pid_t pid = start(fmt::format("session of {}", begin));
+    for (const std::uint32_t file : {kConfig, kIndex, 1u, 2u}) read(pid, file);
+    for (const bool follows : {false, true}) {
+      const std::uint64_t before = world_.newest;
+      publish();
+      wait(kGrace);
+      EXPECT_EQ(world_.read_link(pid), world_.newest);
+      const std::uint64_t version = follows ? world_.newest : before;
+      for (const std::uint32_t file : {begin, 2u, 1u}) EXPECT_EQ(read(pid, file), version);
+    }
+  }
 }
 
 TEST_F(PassesTest, WhoIsInTheMiddleGoesOnThoughSomebodyInItReadTheLink) {
@@ -422,15 +609,6 @@ TEST_F(PassesTest, WhoIsInTheMiddleGoesOnThoughSomebodyInItReadTheLink) {
   }
 }
 
-TEST_F(PassesTest, APollerThatWantsNoMoreMayBeginAgainWithAnySmallFile) {
-  const pid_t pid = start();
-  for (const std::uint32_t file : {kConfig, kIndex, 1u, 2u}) read(pid, file);
-  publish();
-  wait(kGrace);
-  EXPECT_EQ(world_.read_link(pid), 43u);
-  for (const std::uint32_t file : {kIndex, 1u, 2u}) EXPECT_EQ(read(pid, file), 43u);
-}
-
 TEST_F(PassesTest, WhoReadsTheIndexBeforeEachShardGetsOneVersion) {
   const pid_t pid = start();
   read(pid, kConfig);
@@ -441,6 +619,47 @@ TEST_F(PassesTest, WhoReadsTheIndexBeforeEachShardGetsOneVersion) {
     wait(seconds(70));
   }
   EXPECT_EQ(read(pid, kIndex), 45u) << "it has all";
+}
+
+TEST_F(PassesTest, WhoBeginsWithTheIndexAndReadsItBeforeEachShardGetsOneVersion) {
+  for (const bool polls : {false, true}) {
+    const pid_t pid = start(fmt::format("session of {}", polls));
+    const std::uint64_t version = world_.newest;
+    for (std::uint32_t file = 1; file <= kShards; file++) {
+      EXPECT_EQ(read(pid, kIndex), version) << file;
+      EXPECT_EQ(read(pid, file), version) << file;
+      publish();
+      wait(seconds(70));
+      if (polls) world_.read_link(pid);
+    }
+    EXPECT_EQ(read(pid, kIndex), world_.newest) << "it has all";
+  }
+}
+
+TEST_F(PassesTest, HoweverALoadReadsSmallFilesAndPausesItIsOneVersion) {
+  for (const auto& begins_with : kSmallFiles) {
+    for (const auto& before_each : kSmallFiles) {
+      for (const unsigned layers : {1u, 2u, 4u}) {
+        for (const BootTime pause : {seconds(5), seconds(70), seconds(300)}) {
+          for (const bool polls : {false, true}) {
+            load_in_layers({begins_with, before_each, layers, pause, polls});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PassesTest, WhoIsInTheMiddleIsToldItsVersionByALook) {
+  const pid_t pid = start();
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    EXPECT_EQ(world_.look(pid), 42u);
+    EXPECT_EQ(read(pid, kIndex), 42u);
+    EXPECT_EQ(read(pid, file), 42u);
+    if (file == 1) publish();
+    wait(seconds(70));
+  }
+  EXPECT_EQ(world_.look(pid), 43u) << "it has all";
 }
 
 // exists() must not find a file that open() then does not.

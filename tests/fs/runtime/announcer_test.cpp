@@ -142,6 +142,18 @@ TEST_F(AnnouncerTest, AVersionWhoseImagesAreLostIsNotWhole) {
   EXPECT_FALSE(reader_record_of(state_, 1000).is_whole);
 }
 
+// The host had it whole by the next round, and the gate of a trainer stayed shut.
+TEST_F(AnnouncerTest, AFailedFillBeforeTheVersionCameIsForgotten) {
+  state_.sync.partial[1] = {.error = Error(ErrorCode::unavailable, "503"), .is_damaged = true};
+  EXPECT_TRUE(reader_record_of(state_, 1000).is_whole);
+}
+
+// An earlier mount kept fewer files of it.
+TEST_F(AnnouncerTest, AVersionThatLacksFilesOfThisHostIsNotWhole) {
+  state_.kept.lacks_files = true;
+  EXPECT_FALSE(reader_record_of(state_, 1000).is_whole);
+}
+
 TEST_F(AnnouncerTest, ChangesAreWrittenOnceASecondAtMost) {
   Announcer announcer = make();
   const auto begin = Clock::now();
@@ -198,6 +210,7 @@ TEST_F(AnnouncerTest, ARecordSaysHowFarBehindAndWhatIsMissing) {
   state.sync.newest = 4;
   state.sync.behind_since = 900;
   state.sync.partial[1] = {};
+  state.versions.clear();
   state.sync.error = "the bucket does not answer";
   state.announce = AnnounceState{.error = "refused"};
   const ReaderRecord record = reader_record_of(state, 1000);

@@ -190,7 +190,7 @@ TEST_F(AwsCredentialsTest, TheEnvironmentMaySayWhenItsKeysExpire) {
   EXPECT_EQ(get().expires, WallClock::from_time_t(4070908800));
   EXPECT_EQ(get().session_token, "old name");
   set("AWS_CREDENTIAL_EXPIRATION", iso_time(std::chrono::seconds(-5)));
-  expect_failure(ErrorCode::permission, {"environment", "have expired"});
+  expect_failure(ErrorCode::unavailable, {"environment", "have expired"});
   set("AWS_CREDENTIAL_EXPIRATION", "tomorrow");
   expect_failure(ErrorCode::invalid, {"AWS_CREDENTIAL_EXPIRATION"});
 }
@@ -316,7 +316,22 @@ TEST_F(AwsCredentialsTest, RefusesWhatAProcessShouldNotSay) {
   }
   config("[default]\ncredential_process = " +
          script("echo '" + keys_json("OLD", std::chrono::seconds(-5)) + "'"));
-  expect_failure(ErrorCode::permission, {"have expired", "clock"});
+  expect_failure(ErrorCode::unavailable, {"have expired", "clock"});
+}
+
+// A hand-over failed for good where the process that renews them was a minute late.
+TEST_F(AwsCredentialsTest, ExpiredKeysMayBeRenewedLater) {
+  const auto give = [&](const std::string& id, std::chrono::seconds life) {
+    write_text(home_ / "keys.json", keys_json(id, life, "SessionToken"));
+  };
+  config("[default]\ncredential_process = cat '" + (home_ / "keys.json").string() + "'\n");
+  give("OLD", std::chrono::seconds(-5));
+  const auto keys = chain();
+  std::string said;
+  EXPECT_EQ(code_of([&] { keys->get({}); }, &said), ErrorCode::unavailable);
+  EXPECT_NE(said.find("have expired: renew them"), std::string::npos) << said;
+  give("NEW", std::chrono::hours(1));
+  EXPECT_EQ(keys->get({}).access_key_id, "NEW");
 }
 
 TEST_F(AwsCredentialsTest, KillsAProcessThatDoesNotEnd) {
@@ -445,9 +460,17 @@ TEST_F(AwsCredentialsTest, SaysWhyStsRefuses) {
   expect_failure(ErrorCode::permission,
                  {"profile 'default'", "arn:R", "403", "AccessDenied", "not you", server_->url()});
   EXPECT_EQ(seen().size(), 1u);
+  serve_sts([](const ServedRequest&) {
+    return reply_with(
+        "<ErrorResponse><Error><Code>ExpiredTokenException</Code><Message>late"
+        "</Message></Error></ErrorResponse>",
+        400);
+  });
+  expect_failure(ErrorCode::unavailable, {"ExpiredTokenException: late"});
+  EXPECT_EQ(seen().size(), 2u) << "it is not renewed within a second";
   serve_sts([](const ServedRequest&) { return reply_with("busy HUSHED", 503); });
   expect_failure(ErrorCode::unavailable, {"503"});
-  EXPECT_EQ(seen().size(), 4u);  // tried three times
+  EXPECT_EQ(seen().size(), 5u);  // tried three times
   serve_sts([](const ServedRequest&) { return reply_with("<a>HUSHED</a>"); });
   expect_failure(ErrorCode::invalid, {"has no <Credentials>"});
   server_.reset();
@@ -552,7 +575,8 @@ TEST_F(AwsCredentialsTest, SaysWhyAContainerGivesNone) {
   expect_failure(ErrorCode::unavailable, {"container", "500"});
   EXPECT_EQ(seen().size(), 4u);
   status = 200;
-  expect_failure(ErrorCode::invalid, {"container", "not valid JSON"});
+  expect_failure(ErrorCode::unavailable, {"container", "not valid JSON"});
+  EXPECT_EQ(seen().size(), 7u);
 }
 
 HttpServer::Handler instance_with(std::string role, std::string keys) {
@@ -611,6 +635,33 @@ TEST_F(AwsCredentialsTest, AnInstanceThatDoesNotSayMayHaveKeysLater) {
   expect_failure(ErrorCode::unavailable, {"Ec2InstanceMetadata gives no AWS credentials"}, "p");
   serve_instance([](const ServedRequest&) { return reply_with("", 403); });
   expect_failure(ErrorCode::permission, {"no AWS credentials found", "status 403"});
+}
+
+// A 200 says so too: of a role that cannot be assumed yet, and of an agent that has just started.
+TEST_F(AwsCredentialsTest, AnInstanceThatAnswersWithoutKeysMayHaveThemLater) {
+  const std::string refused =
+      R"({"Code": "AssumeRoleUnauthorizedAccess", "Message": "not\nyet", "LastUpdated": "x"})";
+  const std::pair<std::string, std::string> cases[] = {
+      {refused, "AssumeRoleUnauthorizedAccess: not yet"},
+      {"", "not valid JSON"},
+      {"<html>HUSHED</html>", "not valid JSON"},
+      {R"({"Code": "Success", "AccessKeyId": "HUSHED"})", "Success"}};
+  for (const auto& [answer, words] : cases) {
+    serve_instance(instance_with("a-role", answer));
+    const std::size_t before = seen().size();
+    expect_failure(ErrorCode::unavailable,
+                   {"no AWS credentials found", "no keys for the role a-role", words});
+    EXPECT_EQ(seen().size() - before, 4u) << "a session, the role, and twice its keys";
+  }
+  set("AWS_EC2_METADATA_DISABLED", "true");
+  serve_container([&](const ServedRequest&) { return reply_with(refused); });
+  expect_failure(ErrorCode::unavailable, {"container", "AssumeRoleUnauthorizedAccess: not yet"});
+
+  std::atomic<int> asked = 0;
+  serve_container([&](const ServedRequest&) {
+    return reply_with(asked++ == 0 ? refused : keys_json("AGENT", std::chrono::hours(1)));
+  });
+  EXPECT_EQ(get().access_key_id, "AGENT");
 }
 
 TEST_F(AwsCredentialsTest, AgentsAreAskedWithoutAProxy) {
@@ -750,6 +801,29 @@ TEST_F(AwsCredentialsTest, FetchesAnewWhatWasRefused) {
   credentials("[default]\naws_access_key_id = A3\naws_secret_access_key = x\n");
   keys->refused(first);  // newer keys have arrived since
   EXPECT_EQ(keys->get({}).access_key_id, "A2");
+}
+
+// Whoever rotates keys writes the file anew, and it was read at that moment: the daemon took the
+// instance's role, which has other rights, until its keys expired hours later.
+TEST_F(AwsCredentialsTest, AProfileThatGaveKeysIsMissed) {
+  const std::string whole = "[x]\naws_access_key_id = ID\naws_secret_access_key = HUSHED\n";
+  credentials(whole);
+  serve_instance(instance_with("a-role", keys_json("INSTANCE", std::chrono::hours(1))));
+  const auto keys = chain("x");
+  for (const auto& [text, words] : {std::pair<std::string, std::string>{"", "none now"},
+                                    {"[x]\n", "profile 'x' of"},
+                                    {"[x]\naws_access_key_id = ID\n", "half of a key pair"},
+                                    {"[x]\naws_access_k", "line 2"}}) {
+    const AwsCredentials last = keys->get({});
+    EXPECT_EQ(last.access_key_id, "ID");
+    credentials(text);
+    keys->refused(last);
+    std::string said;
+    EXPECT_EQ(code_of([&] { keys->get({}); }, &said), ErrorCode::unavailable) << said;
+    EXPECT_NE(said.find(words), std::string::npos) << said;
+    EXPECT_EQ(said.find("HUSHED"), std::string::npos) << said;
+    credentials(whole);
+  }
 }
 
 TEST_F(AwsCredentialsTest, OneThreadFetchesForAll) {

@@ -1,9 +1,14 @@
 // EarlyAnnouncer: what readers are told before the hand-over, and when it is taken back.
 #include "store/handover/early_announcer.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "store/repository/early_records.hpp"
 #include "tests/support/eventually.hpp"
@@ -98,6 +103,29 @@ TEST_F(EarlyAnnouncerTest, ABucketThatRefusesIsAskedAgainWithTheNextChange) {
   bucket_->heal();
   announcer_.wake();
   EXPECT_TRUE(has_told(2, 2));
+}
+
+// R2 takes one write of a key a second.  What it refused took the packs of the same save their
+// places among the requests in flight, and their attempts.
+TEST_F(EarlyAnnouncerTest, WhereAWriteIsRefusedForNowTheNewestStateFollowsASecondLater) {
+  bucket_->fail_key("early/", ErrorCode::unavailable);
+  announcer_.start();
+  tell({2, record(2, {"a"})});
+  ASSERT_TRUE(eventually([&] { return bucket_->failures() > 0; }));
+  bucket_->heal();
+  EXPECT_TRUE(has_told(2, 1)) << "nobody wakes it";
+
+  const std::uint64_t puts = bucket_->calls("put");
+  const auto begin = Clock::now();
+  std::vector<std::string> paths{"a"};
+  while (Clock::now() - begin < std::chrono::milliseconds(1500)) {
+    paths.push_back(fmt::format("a{:05}", paths.size()));
+    tell({2, record(2, paths)});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(has_told(2, paths.size()));
+  const auto seconds = static_cast<std::uint64_t>((Clock::now() - begin) / std::chrono::seconds(1));
+  EXPECT_LE(bucket_->calls("put") - puts, 1 + seconds);
 }
 
 TEST_F(EarlyAnnouncerTest, EndsThoughTheBucketHangs) {

@@ -230,6 +230,28 @@ TEST_F(PartQueue, WhatOnlyAnotherPartPublishesStaysInStaging) {
   EXPECT_EQ(part_writer(1).read(*left), (Files{{"state.bin", "mine"}}));
 }
 
+TEST_F(PartQueue, WhatOnlyAnotherPartPublishesStaysInStagingAlsoAfterAPowerCut) {
+  begin(1);
+  Files with_bin = part_of(1, 10), with_other_bin = part_of(2, 10);
+  with_bin["state.bin"] = "mine";
+  with_other_bin["state.bin"] = "yours";
+  const std::uint64_t order = hand_part_over(1, 10, with_bin);
+  ASSERT_TRUE(part_writer(1).reaches(order, State::waiting));
+  spoil_by_power_cut(part_writer(1));
+  options_.include = {"*.bin"};
+  begin(2);
+  hand_part_over(2, 10, with_other_bin);
+  ASSERT_TRUE(part_writer(2).settles());
+  options_.include = {};
+  begin(1);
+  ASSERT_TRUE(part_writer(1).settles());
+  ASSERT_EQ(end_at(1, order).version, 1U);
+  const auto left = part_writer(1).find(kStagingRoot, "step-10");
+  ASSERT_TRUE(left);
+  EXPECT_TRUE(part_writer(1).read(*left).contains("state.bin"));
+  EXPECT_EQ(part_writer(1).read(*left).size(), 1U) << "the others are in the version";
+}
+
 TEST_F(PartQueue, RefusesWhatCannotBeAPartAtOnce) {
   Writer& own = begin(1);
   HandOverOptions rollback;

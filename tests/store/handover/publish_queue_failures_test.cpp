@@ -413,31 +413,6 @@ TEST_F(PublishQueueTest, SettlesWithWhatTheSyncFetchedIfTheFilesCannotBeAdopted)
 
 // ---- after a power cut ----
 
-HandOverRecord find_record(Writer& writer, std::uint64_t order) {
-  HandOverRecord record;
-  record.order = order;
-  const std::string key = record.key();
-  return HandOverRecord::parse(key, writer.store->db().find(ColumnFamily::handovers, key).value());
-}
-
-/// Stops the queue.  The records are those of another run of the machine then, and the staged bytes
-/// are zeros.
-void spoil_by_power_cut(Writer& writer) {
-  writer.queue.stop();
-  for (const HandOver& item : writer.queue.list()) {
-    HandOverRecord record = find_record(writer, item.order);
-    EXPECT_FALSE(record.unsynced_boot.empty());
-    record.unsynced_boot = "another run of the machine";
-    writer.store->db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
-    for (const StagedFile& file : writer.staging.list(item.directory)) {
-      if (!S_ISREG(file.type)) continue;
-      const stdfs::path path = writer.staging.backing_path(file.id);
-      const std::string zeros(stdfs::file_size(path), '\0');
-      write_at(File::open(path, O_WRONLY).fd(), 0, as_bytes(zeros), path);
-    }
-  }
-}
-
 class AfterPowerCut : public PublishQueueTest {
  protected:
   HandOverRecord record_of(std::uint64_t order) { return find_record(writer(), order); }

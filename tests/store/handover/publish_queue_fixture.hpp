@@ -1,7 +1,9 @@
 // PublishQueueTest: one writer on a repository in memory; shared by the tests of the publish queue.
 #pragma once
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstddef>
@@ -13,7 +15,10 @@
 #include <string>
 #include <utility>
 
+#include "store/base/bytes.hpp"
+#include "store/handover/handover_record.hpp"
 #include "store/handover/publish_queue.hpp"
+#include "store/os/file.hpp"
 #include "tests/support/writer.hpp"
 
 namespace weightfs::test {
@@ -22,6 +27,31 @@ namespace stdfs = std::filesystem;
 using Files = std::map<std::string, std::string>;
 
 inline constexpr std::size_t kQueueElements = 20'000;
+
+inline HandOverRecord find_record(Writer& writer, std::uint64_t order) {
+  HandOverRecord record;
+  record.order = order;
+  const std::string key = record.key();
+  return HandOverRecord::parse(key, writer.store->db().find(ColumnFamily::handovers, key).value());
+}
+
+/// Stops the queue.  The records are those of another run of the machine then, and the staged bytes
+/// are zeros.
+inline void spoil_by_power_cut(Writer& writer) {
+  writer.queue.stop();
+  for (const HandOver& item : writer.queue.list()) {
+    HandOverRecord record = find_record(writer, item.order);
+    EXPECT_FALSE(record.unsynced_boot.empty());
+    record.unsynced_boot = "another run of the machine";
+    writer.store->db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
+    for (const StagedFile& file : writer.staging.list(item.directory)) {
+      if (!S_ISREG(file.type)) continue;
+      const stdfs::path path = writer.staging.backing_path(file.id);
+      const std::string zeros(stdfs::file_size(path), '\0');
+      write_at(File::open(path, O_WRONLY).fd(), 0, as_bytes(zeros), path);
+    }
+  }
+}
 
 /// A repository in memory with hooks, and one writer at a time, which can be stopped and restarted
 /// like a new process.

@@ -8,6 +8,8 @@
 #include "store/handover/seal.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/few_descriptors.hpp"
+#include "tests/support/no_leases.hpp"
 #include "tests/support/writer.hpp"
 
 namespace weightfs::test {
@@ -200,6 +202,47 @@ TEST_F(PublishQueueTest, RefusesWhatIsStillOpenForWritingAndNamesFileAndHolders)
   writer().staging.release(config, true);
   writer().hand_over(directory, "step-1");
   EXPECT_TRUE(writer().settles());
+}
+
+// Each hand-over was "still open for writing, held by no visible process".
+TEST_F(PublishQueueTest, SaysWhenTheKernelCannotTellWhoWrites) {
+  const StagingId directory = started().stage("run", checkpoint(1));
+  const StagingId config = writer().find(directory, "config.json").value();
+  const auto backing = writer().staging.backing_path(config);
+  const auto marker = writer().store->path() / "STORE";
+  std::string message;
+  {
+    const NoLeases none;
+    if (!none.works()) GTEST_SKIP() << "needs root";
+    NoLeases::give_away(backing);
+    EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }, &message),
+              ErrorCode::unsupported);
+    NoLeases::take_back(backing);
+  }
+  EXPECT_NE(message.find("has no leases"), message.npos) << message;
+  EXPECT_NE(message.find("choose another --store"), message.npos) << message;
+  EXPECT_TRUE(is_staged("run"));
+  {
+    const NoLeases none;
+    NoLeases::give_away(marker);
+    EXPECT_EQ(code_of([&] { restarted(); }, &message), ErrorCode::unsupported);
+    NoLeases::take_back(marker);
+  }
+  EXPECT_NE(message.find("choose another --store"), message.npos) << message;
+  started().hand_over(directory, "step-1");
+  EXPECT_TRUE(writer().settles());
+}
+
+TEST_F(PublishQueueTest, AFileThatCannotBeOpenedIsNotTakenForOneThatIsWritten) {
+  const StagingId directory = writer().stage("run", checkpoint(1));
+  std::string message;
+  {
+    const FewDescriptors none;
+    EXPECT_EQ(code_of([&] { wait_unwritten(writer().staging, directory, {}, Clock::now(), {}); },
+                      &message),
+              ErrorCode::io);
+  }
+  EXPECT_NE(message.find("Too many open files"), message.npos) << message;
 }
 
 TEST_F(PublishQueueTest, RefusesWhatIsStillMappedWritable) {

@@ -1,10 +1,14 @@
 // PublishQueue: other writers, conflicts and rebases.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "store/handover/handover_record.hpp"
 #include "store/handover/publish_queue.hpp"
+#include "store/materialize/materialize.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/writer.hpp"
 
 namespace weightfs::test {
@@ -34,6 +38,48 @@ TEST_F(PublishQueueTest, IsAConflictIfAnotherWriterPublishedFirst) {
   ASSERT_TRUE(writer().settles());
   EXPECT_EQ(end_of(again).version, 2u);
   expect_version(2, checkpoint(1));
+}
+
+TEST_F(PublishQueueTest, AMountInConflictCodesNothingEarly) {
+  constexpr std::size_t kEarlyElements = 1'200'000;
+  for (unsigned version = 1; version <= 3; version++) checkpoint(version, kEarlyElements);
+  started();
+  hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(publish_elsewhere(2), 2u);
+  materialize(*writer().store, writer().history, 2, {}, {});  // like the sync
+  const Sha256 newest = writer().history.get(2, {})->manifest_sha256;
+  writer().store->manifests().put_newest({2, newest});
+  writer().queue.parent_arrived();
+
+  const StagingId save = writer().stage("step-3", checkpoint(3));
+  ASSERT_TRUE(eventually([&] { return writer().queue.early().waiting_files == 2; }));
+  const std::uint64_t third = writer().hand_over(save, "step-3");
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(third).state, State::conflict);
+  const EarlyStatus early = writer().queue.early();
+  EXPECT_EQ(early.coded_files + early.waiting_files, 0u);
+}
+
+TEST_F(PublishQueueTest, AConflictKeepsNoEarlyResults) {
+  constexpr std::size_t kEarlyElements = 1'200'000;
+  for (unsigned version = 1; version <= 3; version++) checkpoint(version, kEarlyElements);
+  started();
+  hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  const StagingId save = writer().stage("step-3", checkpoint(3));
+  ASSERT_TRUE(eventually([&] { return writer().queue.early().coded_files == 2; }));
+  const auto is_announced = [&] {
+    return std::ranges::any_of(
+        bucket_->objects(), [](const auto& object) { return object.first.starts_with("early/"); });
+  };
+  ASSERT_TRUE(eventually(is_announced));
+  EXPECT_EQ(publish_elsewhere(2), 2u);
+  const std::uint64_t third = writer().hand_over(save, "step-3");
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(third).state, State::conflict);
+  EXPECT_EQ(writer().queue.early().coded_files, 0u);
+  EXPECT_TRUE(eventually([&] { return !is_announced(); }));
 }
 
 TEST_F(PublishQueueTest, GoesOnFromTheNewestVersionAfterARebase) {

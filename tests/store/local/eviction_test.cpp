@@ -147,6 +147,27 @@ TEST(EvictionTest, GuardsAreAskedInTurnAndWhatTheFirstHasWithdrawnIsRestored) {
   EXPECT_EQ(calls, Calls({"1 withdraw", "1 release"}));
 }
 
+TEST(EvictionTest, AGuardThatThrowsLeavesNobodyWithdrawn) {
+  Eviction eviction;
+  std::vector<std::string> calls;
+  const auto answers = [&](const std::string& name, bool fails) {
+    return test::GuardAnswers{
+        .withdraw =
+            [&calls, name, fails](auto) {
+              calls.push_back(name + " withdraw");
+              if (fails) throw Error(ErrorCode::io, "withdraw");
+              return true;
+            },
+        .restore = [&calls, name](auto) { calls.push_back(name + " restore"); }};
+  };
+  const test::ToldGuard first(eviction, answers("1", false));
+  const test::ToldGuard second(eviction, answers("2", true));
+  const test::ToldGuard third(eviction, answers("3", false));
+  EXPECT_EQ(code_of([&] { eviction.evict(1, {kYes, [] { FAIL(); }}); }), ErrorCode::io);
+  EXPECT_EQ(calls,
+            std::vector<std::string>({"1 withdraw", "2 withdraw", "2 restore", "1 restore"}));
+}
+
 TEST(EvictionTest, AReservationCallsALeavingVersionBackAlsoIfItHasEnded) {
   Eviction eviction;
   auto departure = eviction.leave(1);

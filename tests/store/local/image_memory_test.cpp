@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include "store/local/sync_images.hpp"
 #include "store/os/file.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/few_descriptors.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
@@ -44,8 +46,8 @@ class ImageMemoryTest : public ::testing::Test {
 
   void open() {
     store_.reset();
-    store_ = Store::open(directory_ / "store", kMemoryStoreId, "file:///bucket", limits_, [] {
-      return Space{kMemoryPlenty, 2 * kMemoryPlenty};
+    store_ = Store::open(directory_ / "store", kMemoryStoreId, "file:///bucket", limits_, [this] {
+      return Space{free_bytes_, 2 * kMemoryPlenty};
     });
     store_->use_memory([this] { return MemoryRoom{room_, room_, "/engine"}; });
   }
@@ -87,6 +89,7 @@ class ImageMemoryTest : public ::testing::Test {
   test::TempDir directory_;
   StoreLimits limits_;
   std::uint64_t room_ = kMemoryPlenty;
+  std::atomic<std::uint64_t> free_bytes_ = kMemoryPlenty;  // on the disk
   std::unique_ptr<Store> store_;
 };
 
@@ -109,6 +112,27 @@ TEST_F(ImageMemoryTest, ItIsOneFileSystemOfThisProcessWithALimit) {
   EXPECT_EQ(::fallocate(file.fd(), 0, 0, kFileBytes), 0);
   memory.set_limit(0);  // less than there is: nothing changes
   EXPECT_EQ(filesystem::file_size(path), static_cast<std::uintmax_t>(kFileBytes));
+}
+
+// The kernel refused all of them after it had refused one, and the host stopped following.
+TEST_F(ImageMemoryTest, ALimitThatIsTooLowDoesNotEndTheNextOnes) {
+  constexpr off_t kFileBytes = 128 << 20;
+  const ImageMemory memory;
+  memory.set_limit(kFileBytes);
+  const File file = File::open(memory.images() / "a.bin", O_RDWR | O_CREAT);
+  ASSERT_EQ(::fallocate(file.fd(), 0, 0, kFileBytes), 0);
+  memory.set_limit(0);
+  EXPECT_NE(::fallocate(file.fd(), 0, 0, 3 * kFileBytes), 0);
+  memory.set_limit(3 * kFileBytes);
+  EXPECT_EQ(::fallocate(file.fd(), 0, 0, 3 * kFileBytes), 0);
+}
+
+TEST_F(ImageMemoryTest, WhatCannotBeMeasuredIsNoLimitThatIsTooLow) {
+  add(1);
+  add(2);
+  const test::FewDescriptors none;
+  EXPECT_EQ(test::code_of([&] { static_cast<void>(images().memory_bytes()); }), ErrorCode::io);
+  EXPECT_EQ(test::code_of([&] { store_->evictor().admit_delta_to_memory(1); }), ErrorCode::io);
 }
 
 TEST_F(ImageMemoryTest, TheFirstVersionIsOnTheDiskAndTheNextOnesAreNot) {
@@ -185,6 +209,31 @@ TEST_F(ImageMemoryTest, ACopyCanGoAndTheVersionStaysInMemory) {
   EXPECT_EQ(images().base_version(), 1u);
   open();
   EXPECT_EQ(images().complete_versions(), MemoryNumbers{1});
+}
+
+TEST_F(ImageMemoryTest, ACopyThatCannotBeRecordedLeavesNothing) {
+  add(1);
+  add(2);
+  free_bytes_ = 0;
+  EXPECT_EQ(test::code_of([&] { keep_on_disk(2); }), ErrorCode::no_space);
+  EXPECT_FALSE(filesystem::exists(on_disk(2))) << "nobody would count it";
+  EXPECT_EQ(images().versions_on_disk(), MemoryNumbers{1});
+  free_bytes_ = kMemoryPlenty;
+  EXPECT_TRUE(keep_on_disk(2));
+}
+
+TEST_F(ImageMemoryTest, ACopyGoesAlsoOnAFullDisk) {
+  add(1);
+  add(2);
+  ASSERT_TRUE(keep_on_disk(2));
+  free_bytes_ = 0;
+  images().remove_copy(2);
+  EXPECT_FALSE(filesystem::exists(on_disk(2)));
+  EXPECT_EQ(images().versions_on_disk(), MemoryNumbers{1});
+  EXPECT_EQ(images().versions_in_memory(), MemoryNumbers{2});
+  free_bytes_ = kMemoryPlenty;
+  open();
+  EXPECT_EQ(images().complete_versions(), MemoryNumbers{1}) << "its record counts for nothing";
 }
 
 TEST_F(ImageMemoryTest, AVersionBegunInMemoryLeavesNothingWhenItFails) {

@@ -17,6 +17,7 @@
 #include "tests/store/local/store_fixture.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
+#include "tests/support/told_guard.hpp"
 
 namespace weightfs {
 namespace {
@@ -246,6 +247,25 @@ TEST(Store, RemovesNothingIfItWouldNotHelp) {
   at.free_bytes = kRecordsFloorBytes;
   EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1400); }), ErrorCode::no_space);
   EXPECT_EQ(store->images().complete_versions(), (Versions{1, 2}));
+}
+
+// All went for a demand that they could not meet, at each try.
+TEST(Store, PatchesStayWhereTheyWouldNotHelpBesideAPinnedVersion) {
+  StoreFixture at;
+  at.limits = {1ull << 40, 1ull << 30};
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 10'000);
+  test::install_patches(*store, 1);
+  const auto latest = keep(*store, 2);
+  const test::ToldGuard pin(store->eviction(), {.keeps = [](auto) { return true; }});
+  at.free_bytes = 1ull << 30;
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(9'000); }), ErrorCode::no_space);
+  EXPECT_EQ(store->patches().list().size(), 1u);
+  EXPECT_EQ(store->images().complete_versions(), (Versions{1, 2}));
+  const std::uint64_t bytes = store->patches().size_bytes();
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(bytes); }), ErrorCode::no_space)
+      << "the test frees nothing";
+  EXPECT_TRUE(store->patches().list().empty()) << "they may be enough";
 }
 
 TEST(Store, VersionsInUseStayAndDoNotCount) {

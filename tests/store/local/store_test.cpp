@@ -169,33 +169,60 @@ TEST(Store, KeepsManifestsAndLayouts) {
   EXPECT_EQ(store->manifests().find_layout(id), std::string("\0layout", 7));
 }
 
-// It was found only when somebody read them, and then no mount started.
+void expect_only_these_lost(const char* family, test::Rot rot) {
+  SCOPED_TRACE(family + std::to_string(static_cast<int>(rot)));
+  StoreFixture at;
+  const bool has_manifest = std::string_view(family) != "manifests";
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    store->manifests().put_manifest(1, "manifest");
+    store->manifests().put_layout({}, "layout");
+    store->manifests().put_newest({1, {}});
+  }
+  at.open();  // which writes the records to files
+  ASSERT_GT(test::rot_family(at.path / "db", family, rot), 0u);
+  {
+    const auto store = at.open();
+    EXPECT_TRUE(store->images().is_complete(1));
+    EXPECT_EQ(store->manifests().newest().version, 1u);
+    EXPECT_EQ(store->manifests().manifest_numbers().size(), has_manifest ? 1u : 0u);
+    EXPECT_EQ(store->manifests().find_manifest(1).has_value(), has_manifest);
+    EXPECT_EQ(store->manifests().find_layout({}).has_value(), !has_manifest);
+    store->manifests().put_manifest(1, "manifest");
+    store->manifests().put_layout({}, "layout");
+  }
+  const auto store = at.open();
+  EXPECT_EQ(store->manifests().find_manifest(1), "manifest");
+  EXPECT_EQ(store->manifests().find_layout({}), "layout");
+}
+
+// It was found only when somebody read them, and then no mount started; or when RocksDB opened a
+// file of theirs, and then all images went.
 TEST(Store, RecordsThatRottedAndTheBucketHasAreForgottenAndNothingElse) {
   for (const char* family : {"manifests", "layouts"}) {
+    for (const test::Rot rot : test::kRots) expect_only_these_lost(family, rot);
+  }
+}
+
+// What it has besides is in no bucket, so it is not guessed at.
+TEST(Store, OtherRecordsThatRottedCostAllOfThem) {
+  for (const test::Rot rot : test::kRots) {
     StoreFixture at;
-    const bool has_manifest = std::string_view(family) != "manifests";
     {
       const auto store = at.open();
       add_version(*store, 1);
-      store->manifests().put_manifest(1, "manifest");
-      store->manifests().put_layout({}, "layout");
-      store->manifests().put_newest({1, {}});
+      test::install_patches(*store, 1);
     }
-    at.open();  // which writes the records to files
-    ASSERT_GT(test::rot_family(at.path / "db", family), 0u);
-    {
-      const auto store = at.open();
-      EXPECT_TRUE(store->images().is_complete(1));
-      EXPECT_EQ(store->manifests().newest().version, 1u);
-      EXPECT_EQ(store->manifests().manifest_numbers().size(), has_manifest ? 1u : 0u);
-      EXPECT_EQ(store->manifests().find_manifest(1).has_value(), has_manifest);
-      EXPECT_EQ(store->manifests().find_layout({}).has_value(), !has_manifest);
-      store->manifests().put_manifest(1, "manifest");
-      store->manifests().put_layout({}, "layout");
-    }
+    at.open();
+    auto files = test::files_of_family(at.path / "db", "images");
+    for (auto& file : test::files_of_family(at.path / "db", "patches")) files.push_back(file);
+    ASSERT_GE(files.size(), 2u);
+    for (const auto& file : files) test::rot_file(file, rot);
     const auto store = at.open();
-    EXPECT_EQ(store->manifests().find_manifest(1), "manifest");
-    EXPECT_EQ(store->manifests().find_layout({}), "layout");
+    EXPECT_TRUE(store->images().complete_versions().empty());
+    EXPECT_TRUE(store->patches().list().empty());
+    add_version(*store, 1);
   }
 }
 

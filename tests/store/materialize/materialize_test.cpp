@@ -491,6 +491,25 @@ TEST_F(WithACoder, ChunksAreDecodedInTheMemoryTheyAreReadInto) {
   EXPECT_EQ(in_place, coder_->decoded);
 }
 
+/// A GPU whose results are wrong no longer stops a host: what it spoiled is built again.
+TEST_F(WithACoder, AWrongCoderIsReplacedByTheCpu) {
+  for (const bool refuses : {true, false}) {
+    coder_ = std::make_shared<test::MeddlingCoder>();
+    coder_->after_decode = [&](kernels::DecodeJob& job) {
+      job.by_gpu = coder_->distrusted == 0;
+      if (!job.by_gpu) return;
+      job.is_decoded = !refuses;
+      job.new_chunk.front() ^= std::byte{1};
+      job.hash = kernels::hash_chunk(job.new_chunk);
+    };
+    EXPECT_EQ(std::string(error_of_writing().what()), "nothing was thrown");
+    EXPECT_EQ(read_tree(directory_ / "second"), builder_.tree(2));
+    EXPECT_GT(coder_->distrusted, 0u);
+    EXPECT_LT(coder_->distrusted, coder_->decoded);
+    filesystem::remove_all(directory_ / "second");
+  }
+}
+
 TEST_F(WithACoder, AWrongByteIsFoundAndNotBlamedOnThePack) {
   coder_->after_decode = [](kernels::DecodeJob& job) {
     job.new_chunk.front() ^= std::byte{1};

@@ -138,12 +138,12 @@ TEST_F(PartUnionTest, IsASnapshotOnlyIfAllPartsAre) {
   const PartUnion whole = unite({first_, second_});
   EXPECT_TRUE(whole.snapshot && !whole.delta);
   first_.record.snapshot = false;
-  expect_refused({first_, second_}, {"part 2", "part 1", "--snapshot"});
+  expect_refused({first_, second_}, {"part 2", "part 1", "--snapshot", "--run"});
 }
 
 TEST_F(PartUnionTest, AFileOfTheParentThatNoPartHasNeedsASnapshot) {
   FoundPart less = part_of(2, 2, {{"a.safetensors", {small_tensor("a"), small_tensor("aa")}}});
-  expect_refused({first_, less}, {"c.safetensors", "--snapshot"});
+  expect_refused({first_, less}, {"c.safetensors", "--snapshot", "--run"});
   first_.record.snapshot = less.record.snapshot = true;
   const PartUnion made = unite({first_, less});
   EXPECT_FALSE(made.delta) << "its packs have the numbers of other tensors";

@@ -395,10 +395,10 @@ TEST_F(PatchTableTest, ARecordThatCannotBeReadLosesItsSpanOnly) {
 }
 
 /// Returns: how many files of patches.
-std::size_t rot_patch_files(PatchFixture& at) {
+std::size_t rot_patch_files(PatchFixture& at, test::Rot rot = test::Rot::block) {
   at.table.reset();
   at.db.reset();
-  return test::rot_family(at.parent / "db", "patches");
+  return test::rot_family(at.parent / "db", "patches", rot);
 }
 
 // RocksDB finds it by a checksum of its own, and the whole store was made anew for it.
@@ -412,6 +412,58 @@ TEST_F(PatchTableTest, AFileThatRottedCostsPatchesAndNothingElse) {
   EXPECT_EQ(at.db->find(ColumnFamily::store, "other"), "record");
   install_both();
   at.open();
+  EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);
+}
+
+// RocksDB refused the whole database, and the store was emptied: images, pins, the queue.
+TEST_F(PatchTableTest, AFileWhoseIndexRottedOrThatIsGoneCostsPatchesAndNothingElse) {
+  for (const test::Rot rot : test::kRots) {
+    SCOPED_TRACE(static_cast<int>(rot));
+    install_both();
+    at.db->write({{ColumnFamily::store, "other", "record"}}, Durability::power);
+    ASSERT_GT(rot_patch_files(at, rot), 0u);
+    at.open();
+    EXPECT_TRUE(at.table->list().empty());
+    EXPECT_EQ(at.table->size_bytes(), 0u);
+    EXPECT_EQ(at.patch_count(), 0u);
+    EXPECT_EQ(at.db->find(ColumnFamily::store, "other"), "record");
+    EXPECT_EQ(at.db->find(ColumnFamily::store, span_record_key({PatchLevel::one, 1, 2})),
+              std::nullopt);
+    install_both();
+    at.open();
+    EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);
+  }
+}
+
+TEST_F(PatchTableTest, OnAFullDiskAFileThatIsGoneIsForgottenAtTheNextOpening) {
+  install_both();
+  ASSERT_GT(rot_patch_files(at, test::Rot::gone), 0u);
+  at.free_bytes = kRecordsFloorBytes - 1;
+  at.open();
+  EXPECT_TRUE(at.table->list().empty());
+  at.free_bytes = 1ull << 40;
+  EXPECT_THROW(at.db->write({{ColumnFamily::store, "other", "record"}}, Durability::power), Error)
+      << "a family that is emptied while it is used would say that nothing changed";
+  at.open();
+  at.db->write({{ColumnFamily::store, "other", "record"}}, Durability::power);
+  install_both();
+  EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);
+  at.open();
+  EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);
+  EXPECT_EQ(at.db->find(ColumnFamily::store, "other"), "record");
+}
+
+// It may answer later: so may a process that has no descriptor left.
+TEST_F(PatchTableTest, ADiskThatDoesNotAnswerCostsNoPatches) {
+  install_both();
+  at.table.reset();
+  at.db->before_read = [&] {
+    at.db->before_read = {};
+    throw Error(ErrorCode::io, "Input/output error");
+  };
+  EXPECT_THROW(PatchTable(*at.db, at.parent.path()), Error);
+  at.open();
+  EXPECT_EQ(at.patch_count(), 24u);
   EXPECT_EQ(at.rebuilt(one, path(1, 3)), three);
 }
 

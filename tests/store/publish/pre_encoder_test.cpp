@@ -318,6 +318,33 @@ TEST_F(PreEncoderTest, CodesAgainWhenTheParentIsAnotherOne) {
   expect_sound();
 }
 
+// Whoever left it there would cost its size with each version.
+TEST_F(PreEncoderTest, LeavesACheckpointThatLiesThereThroughManyVersionsToThePublish) {
+  publish_first();
+  const auto left = save();
+  code(left, paths());
+  const auto publish_another = [&] {
+    {
+      const std::lock_guard lock(mutex_);
+      reached_.clear();
+    }
+    nudge_all(files_, rng_);
+    publish(save(), nullptr);
+  };
+  for (unsigned parents = 2; parents <= kEarlyParentsMax; parents++) {
+    publish_another();
+    ASSERT_TRUE(eventually([&] { return count_of("uploaded") == 3; })) << parents;
+  }
+  publish_another();
+  nudge_all(files_, rng_);
+  const auto next = save();
+  early_->add({kDirectory + 1, "m-1.safetensors", next / "m-1.safetensors", 1});
+  ASSERT_TRUE(eventually([&] { return has_reached("uploaded", "m-1.safetensors"); }));
+  EXPECT_EQ(count_of("begin"), 1u) << "which would have come after what was there before";
+  EXPECT_EQ(early_->status().coded_files, 1u) << "and nothing is held of the others";
+  EXPECT_EQ(publish(left, take()).early_bytes, 0u);
+}
+
 TEST_F(PreEncoderTest, IsOfNoUseAgainstAnotherParentThanItWasCodedAgainst) {
   publish_first();
   const auto directory = save();

@@ -16,6 +16,7 @@
 #include "store/publish/publish.hpp"
 #include "tests/store/publish/publish_fixture.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/few_threads.hpp"
 #include "tests/support/hosts.hpp"
 
 extern char** environ;
@@ -161,6 +162,28 @@ TEST_F(PublishTest, UploadsFullPacksWhileOthersAreBeingCoded) {
   for (const PackRef& pack : delta.packs) pack_bytes += pack.size_bytes;
   EXPECT_EQ(result.uploaded_bytes, pack_bytes + bucket_->find(keys::manifest(2)).value().size());
   EXPECT_EQ(read_on_a_fresh_host(2), read_tree(directory));
+  expect_sound();
+}
+
+// Where a limit was reached each hand-over waited for ever.
+TEST_F(PublishTest, NeedsNoOtherThread) {
+  const auto elements = [](unsigned seed) {
+    return make_safetensors({tensor_of("a", Dtype::u8, 20'000'000, seed)});
+  };
+  publisher().publish(directory_of({{"m.safetensors", elements(1)}}));
+  for (unsigned most : {0u, 1u}) {
+    const auto directory = directory_of({{"m.safetensors", elements(2 + most)}});
+    PublishOptions options = options_of(directory);
+    options.pack_bytes = 1;  // each chunk fills one
+    std::uint64_t version = 0;
+    {
+      const FewThreads few(most);
+      if (!few.works()) GTEST_SKIP() << "needs to become another user";
+      version = publisher().publish(options).version;
+    }
+    EXPECT_EQ(version, 2u + most);
+    EXPECT_EQ(read_on_a_fresh_host(version), read_tree(directory));
+  }
   expect_sound();
 }
 

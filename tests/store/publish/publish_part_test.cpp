@@ -20,6 +20,7 @@ namespace weightfs::test {
 namespace {
 
 constexpr unsigned kParts = 3;
+constexpr unsigned kMany = 64;
 
 using Files = std::map<std::string, std::string>;
 
@@ -75,6 +76,17 @@ class PublishPartTest : public PublishTest {
   PartSet set_of(std::uint64_t version, unsigned step) {
     return part_set(host(1).repository->id(), {1, kParts, "run-1"}, "step-" + std::to_string(step),
                     version);
+  }
+
+  /// As kMany parts: one host can be several.
+  PublishOptions one_of_many(unsigned part) {
+    const std::string name = shard_name(part);
+    PublishOptions options = part_options(part, 1, {{name, files_of(part, 1).at(name)}});
+    options.part.parts = kMany;
+    return options;
+  }
+  void publish_parts_from_to(unsigned from, unsigned to) {
+    for (unsigned part = from; part <= to; part++) publish(2, one_of_many(part));
   }
 
   std::map<unsigned, std::unique_ptr<Host>> hosts_;
@@ -176,6 +188,52 @@ TEST_F(PublishPartTest, AllAtOnceMakeOneVersion) {
   expect_sound();
 }
 
+TEST_F(PublishPartTest, TheLastOfManyCompletesAtItsFirstLook) {
+  publish_parts_from_to(1, kMany - 1);
+  PublishOptions last = one_of_many(kMany);
+  last.part_wait = std::chrono::seconds(600);
+  last.at = [](std::string_view point) { EXPECT_NE(point, "waiting"); };
+  EXPECT_TRUE(publish(3, last).is_committed_here);
+}
+
+TEST_F(PublishPartTest, WhileItIsCompletedTheOthersDoNotCompleteIt) {
+  publish_parts_from_to(2, kMany - 1);
+  std::atomic<bool> waits = false, knows_all = false, may_go_on = false;
+  std::atomic<unsigned> looks = 0, completers = 0;
+  PublishOptions first = one_of_many(1), last = one_of_many(kMany);
+  first.part_wait = std::chrono::seconds(600);
+  first.waiting = [&](const std::vector<unsigned>& missing) {
+    EXPECT_EQ(missing, std::vector<unsigned>{kMany});
+    waits = true;
+  };
+  const std::string record =
+      keys::part_record(part_set(host(1).repository->id(), first.part, first.wishes.tag, 1), kMany);
+  const auto hooks = std::make_shared<BucketHooks>();
+  hooks->after = [&](const BucketCall& call) { knows_all = knows_all || call.key == record; };
+  Host waiting(Repository::open(std::make_unique<HookedBucket>(bucket_, hooks), {}),
+               dir_ / "first");
+  first.at = [&](std::string_view point) {
+    if (point == "complete") completers++;
+    if (point == "waiting" && knows_all) looks++;
+  };
+  last.at = [&](std::string_view point) {
+    if (point == "complete") may_go_on.wait(false);
+  };
+  PartResult result;
+  std::jthread waiter(
+      [&] { result = publish_part(waiting.history, *waiting.store, first, {}, {}); });
+  ASSERT_TRUE(eventually([&] { return waits.load(); }));
+  std::jthread completer([&] { EXPECT_TRUE(publish(3, last).is_committed_here); });
+  EXPECT_TRUE(eventually([&] { return looks >= 2 || completers > 0; }));
+  EXPECT_EQ(completers, 0u);
+  may_go_on = true;
+  may_go_on.notify_all();
+  completer.join();
+  waiter.join();
+  EXPECT_EQ(result.version, 1u);
+  EXPECT_FALSE(result.is_committed_here);
+}
+
 TEST_F(PublishPartTest, APartThatNeverComesIsNamedAndTheOthersStay) {
   publish(1, 1);
   PublishOptions options = part_options(3, 1, files_of(3, 1));
@@ -269,6 +327,71 @@ TEST_F(PublishPartTest, FilesOfASnapshotAreNeverWrittenTwiceWithDifferentBytes) 
   EXPECT_EQ(read_on_a_fresh_host(1), whole(1, 1));
 }
 
+/// A late process of the same host: the version came to exist while it coded, and the claim of
+/// those other bytes went with all that its parts had told each other.
+TEST_F(PublishPartTest, AClaimThatWentWithItsVersionIsNotMadeAgain) {
+  const std::string key = keys::snapshot_file(1, set_of(1, 1).snapshot_nonce(), shard_name(1));
+  Host late(bucket_, dir_ / "late");
+  PublishOptions options = part_options(1, 1, files_of(1, 9));
+  options.at = [&](std::string_view point) {
+    if (point == "diffed") publish_all(1);
+  };
+  const Error error = error_of([&] { publish_part(late.history, *late.store, options, {}, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::conflict);
+  EXPECT_TRUE(contains(error.what(), "with other bytes")) << error.what();
+  EXPECT_EQ(bucket_->find(key), files_of(1, 1)[shard_name(1)]);
+  EXPECT_EQ(read_on_a_fresh_host(1), whole(1, 1));
+  expect_sound();
+}
+
+TEST_F(PublishPartTest, AVersionThatCameWhileItWasCodedIsFound) {
+  Host late(bucket_, dir_ / "late");
+  PublishOptions options = part_options(1, 1, files_of(1, 1));
+  options.at = [&](std::string_view point) {
+    if (point == "diffed") publish_all(1);
+    EXPECT_NE(point, "pack") << "it is there";
+  };
+  const PartResult result = publish_part(late.history, *late.store, options, {}, {});
+  EXPECT_EQ(result.version, 1u);
+  EXPECT_TRUE(result.missing.empty());
+  EXPECT_EQ(result.uploaded_bytes, 0u);
+}
+
+TEST_F(PublishPartTest, NoFileIsUploadedForANumberThatAnotherWriterTook) {
+  PublishOptions options = part_options(1, 1, files_of(1, 1));
+  options.at = [&](std::string_view point) {
+    if (point == "diffed") publisher().publish(checkpoint(1, 1'000));
+  };
+  EXPECT_EQ(error_of([&] { publish(1, options); }).code(), ErrorCode::conflict);
+  const std::string nonce = set_of(1, 1).snapshot_nonce();
+  EXPECT_TRUE(keys_below(*bucket_, keys::snapshot_file(1, nonce, "")).empty());
+}
+
+/// The part stays claimed for bytes that nobody has any more, so the same again is a conflict.
+TEST_F(PublishPartTest, AFileThatChangesAfterTheClaimSaysWhatToDo) {
+  const auto publish_changing_at = [&](std::string_view when) {
+    PublishOptions options = part_options(1, 1, files_of(1, 1));
+    options.at = [&](std::string_view point) {
+      if (point != when) return;
+      write_text(options.directory / shard_name(1), files_of(1, 9)[shard_name(1)]);
+    };
+    return error_of([&] { publish(1, options); });
+  };
+  const Error before = publish_changing_at("diffed");
+  EXPECT_EQ(before.code(), ErrorCode::busy) << before.what();
+  EXPECT_FALSE(contains(before.what(), "--run")) << before.what();
+  EXPECT_TRUE(keys_below(*bucket_, "parts/").empty()) << "it is not claimed";
+  const Error after = publish_changing_at("claimed");
+  EXPECT_EQ(after.code(), ErrorCode::busy) << after.what();
+  for (const char* word : {"rank1.safetensors", "--run", "tag", "part 1 of step-1"}) {
+    EXPECT_TRUE(contains(after.what(), word)) << after.what();
+  }
+  PublishOptions again = part_options(1, 1, files_of(1, 9));
+  EXPECT_EQ(error_of([&] { publish(1, again); }).code(), ErrorCode::conflict);
+  again.part.run = "run-2";
+  EXPECT_EQ(publish(1, again).version, 1u);
+}
+
 // ---- two runs ----
 
 TEST_F(PublishPartTest, PartsOfTwoRunsDoNotMix) {
@@ -344,6 +467,33 @@ TEST_F(PublishPartTest, OtherTensorsNeedASnapshotOfAllParts) {
   all[shard_name(2)] = grown[shard_name(2)];
   EXPECT_EQ(read_on_a_fresh_host(2), all);
   expect_sound();
+}
+
+/// What is recorded without a snapshot stays so: the others were published before one was refused.
+TEST_F(PublishPartTest, ARecordWithoutASnapshotSaysThatItTakesANewToken) {
+  publish_all(1);
+  publish(1, 2);
+  publish(3, 2);
+  Files other = files_of(2, 2);
+  other[shard_name(2)] = make_safetensors({tensor_of("layer2.w", Dtype::bf16, 9, 2)});
+  const auto options_of = [&](unsigned part, const std::string& run) {
+    PublishOptions options = part_options(part, 2, part == 2 ? other : files_of(part, 2));
+    options.wishes.snapshot = true;
+    options.part.run = run;
+    return options;
+  };
+  const Error refused = error_of([&] { publish(2, part_options(2, 2, other)); });
+  const Error late = error_of([&] { publish(1, options_of(1, "run-1")); });
+  EXPECT_EQ(refused.code(), ErrorCode::invalid);
+  EXPECT_EQ(late.code(), ErrorCode::conflict);
+  for (const char* word : {"--snapshot", "--run", "tag", "on all parts"}) {
+    EXPECT_TRUE(contains(refused.what(), word)) << refused.what();
+    EXPECT_TRUE(contains(late.what(), word)) << late.what();
+  }
+  for (unsigned part = 1; part <= kParts; part++) publish(part, options_of(part, "run-2"));
+  Files all = whole(2, 2);
+  all[shard_name(2)] = other[shard_name(2)];
+  EXPECT_EQ(read_on_a_fresh_host(2), all);
 }
 
 TEST_F(PublishPartTest, ASnapshotHasADeltaTooWhereTheTensorsAreThoseOfTheParent) {

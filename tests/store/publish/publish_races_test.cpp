@@ -482,6 +482,32 @@ TEST_F(UploadedInVain, IsNotRemovedWhereTheWinnerNamesIt) {
   EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(2)));
 }
 
+// As in another virtual machine that was made of an image of the first.
+TEST_F(UploadedInVain, ACopyOfAStoreUploadsUnderOtherNames) {
+  publisher().publish(checkpoint(1));
+  const std::string uploader = uploader_of(*publisher().store);
+  EXPECT_EQ(uploader_of(*publisher().store), uploader);
+  const std::string record = publisher().store->db().find(ColumnFamily::store, "uploader").value();
+  Host copy = fresh_host();
+  copy.store->db().write({{ColumnFamily::store, "uploader", record}});
+  const std::string of_copy = uploader_of(*copy.store);
+  EXPECT_EQ(of_copy.size(), uploader.size());
+  EXPECT_NE(of_copy, uploader);
+  EXPECT_EQ(uploader_of(*copy.store), of_copy);
+
+  // The one that fails removes what it uploaded, and not what the other is about to name.
+  PublishOptions options = second();
+  options.at = [&](std::string_view point) {
+    if (point != "before-commit") return;
+    PublishOptions given_up = second();
+    given_up.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
+    EXPECT_EQ(error_of([&] { copy.publish(given_up); }).code(), ErrorCode::cancelled);
+  };
+  EXPECT_EQ(publisher().publish(options).version, 2u);
+  expect_sound();
+  EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(2)));
+}
+
 // The manifest may arrive long after the publisher gave up, and then also after the next one gave
 // up.
 TEST_F(UploadedInVain, StaysWhereAManifestMayYetArriveThatNamesIt) {

@@ -1,10 +1,12 @@
 #include "store/readers/reader_list.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "store/readers/reader_gate.hpp"
 #include "store/retention/collect.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/hosts.hpp"
 #include "tests/support/repository_builder.hpp"
 
 namespace weightfs::test {
@@ -165,6 +167,39 @@ TEST_F(ReaderListTest, TheLimitKeepsThoseHeardOfLast) {
   ASSERT_EQ(found.readers.size(), 2u);
   EXPECT_EQ(found.readers[0].record.host, "b");
   EXPECT_EQ(found.left_out, 1u);
+}
+
+constexpr std::uint64_t kOldReaders = 150'000;
+
+/// Lists so many old records before all others.
+class Crowded final : public BucketView {
+ public:
+  using BucketView::BucketView;
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
+    std::vector<ObjectInfo> page;
+    while (listed_ < kOldReaders && page.size() < 1'000) {
+      page.push_back({keys::reader(fmt::format("{:032x}", listed_++)), 1, {}});
+    }
+    return page.empty() ? BucketView::list_objects(prefix, after, context) : page;
+  }
+
+ private:
+  std::uint64_t listed_ = 0;
+};
+
+// Those whose keys come late were not even listed.
+TEST_F(ReaderListTest, TheLastOnesAreFoundBehindAnyNumberOfOldOnes) {
+  for (const char* host : {"a", "b", "c"}) {
+    bucket_->advance(seconds(1));
+    put(record(host));
+  }
+  const auto repository = Repository::open(std::make_unique<Crowded>(bucket_), {});
+  const ReaderList found = ReaderLister(*repository, 2).list({});
+  EXPECT_EQ(found.left_out, kOldReaders + 1);
+  ASSERT_EQ(found.readers.size(), 2u);
+  EXPECT_EQ(found.readers[0].record.host, "b");
+  EXPECT_EQ(found.readers[1].record.host, "c");
 }
 
 TEST_F(ReaderListTest, ARecordThatHasNotChangedIsFetchedOnce) {

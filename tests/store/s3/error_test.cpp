@@ -51,7 +51,7 @@ TEST(S3Error, SaysWhoseKeysAreWrong) {
               {"...1234", "AWS_ACCESS_KEY_ID"});
   expect_told(told(refusal_reply(403, "InvalidAccessKeyId"), "read", true), ErrorCode::permission,
               {"...1234", "create S3 keys", "HF_TOKEN itself does not work"});
-  expect_told(told(refusal_reply(400, "ExpiredToken")), ErrorCode::permission, {"expired"});
+  expect_told(told(refusal_reply(400, "InvalidToken")), ErrorCode::permission, {"renew it"});
 }
 
 TEST(S3Error, NamesTheRightThatIsNeeded) {
@@ -70,7 +70,27 @@ TEST(S3Error, AMissingBucketIsNoMissingObject) {
               {"the bucket bucket does not exist", "https://host"});
   expect_told(told(refusal_reply(404, "NoSuchKey")), ErrorCode::not_found,
               {"object a/key does not exist"});
-  expect_told(told(refusal_reply(404, "")), ErrorCode::not_found, {"a/key"});
+  expect_told(told(refusal_reply(404, "", {{"x-amz-request-id", "r1"}})), ErrorCode::not_found,
+              {"object a/key does not exist"});
+}
+
+TEST(S3Error, A404ThatIsNotTheServicesMayPass) {
+  for (const char* type : {"text/plain; charset=utf-8", "text/html"}) {
+    HttpReply reply = refusal_reply(404, "", {{"Content-Type", type}});
+    reply.text = "404 page not found\n";
+    EXPECT_TRUE(read_refusal(reply).is_transient()) << type;
+    expect_told(told(reply), ErrorCode::unavailable,
+                {"a/key", "404: something before the service answered"});
+  }
+}
+
+// A service need not speak Amazon's XML to say that there is nothing.
+TEST(S3Error, A404WithoutAPageIsOfTheService) {
+  HttpReply reply = refusal_reply(404, "");
+  EXPECT_EQ(told(reply).code, ErrorCode::not_found);
+  reply.headers.push_back({"Content-Type", "application/json"});
+  reply.text = "{}";
+  EXPECT_EQ(told(reply).code, ErrorCode::not_found);
 }
 
 TEST(S3Error, SaysWhereTheBucketLies) {
@@ -99,7 +119,11 @@ TEST(S3Error, TellsApartWhatAStoreCannotDo) {
               {"Content-Length"});
   expect_told(told(refusal_reply(501, "NotImplemented")), ErrorCode::unsupported, {"501"});
   expect_told(told(refusal_reply(400, "EntityTooLarge")), ErrorCode::unsupported, {"size"});
-  expect_told(told(refusal_reply(403, "QuotaExceeded"), "write"), ErrorCode::no_space, {"full"});
+  for (const auto& [status, code] : {std::pair{403, "QuotaExceeded"},
+                                     {400, "XMinioAdminBucketQuotaExceeded"},
+                                     {507, "XMinioStorageFull"}}) {
+    expect_told(told(refusal_reply(status, code), "write"), ErrorCode::no_space, {"full"});
+  }
   expect_told(told(refusal_reply(400, "InvalidBucketName")), ErrorCode::invalid,
               {"is not a valid bucket name"});
   expect_told(told(refusal_reply(400, "SomethingNew")), ErrorCode::invalid,
@@ -127,6 +151,16 @@ TEST(S3Error, WhatMayPassIsUnavailable) {
                                      {412, "PreconditionFailed"},
                                      {200, ""}}) {
     EXPECT_FALSE(read_refusal(refusal_reply(status, code)).is_transient()) << status << code;
+  }
+}
+
+// Who renews it may be late: a hand-over waits, and a mount starts from its store.
+TEST(S3Error, AnExpiredSessionIsUnavailable) {
+  for (const char* code : {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired"}) {
+    const HttpReply reply = refusal_reply(400, code);
+    expect_told(told(reply), ErrorCode::unavailable,
+                {"the session of the key ...1234 from environment has expired; renew it"});
+    EXPECT_FALSE(read_refusal(reply).is_transient()) << "not by the next attempt";
   }
 }
 

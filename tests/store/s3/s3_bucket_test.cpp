@@ -140,6 +140,32 @@ TEST(S3Bucket, AMissingBucketIsNotAMissingObject) {
   EXPECT_EQ(code_of([&] { other.remove("key", {}); }), ErrorCode::invalid);
 }
 
+// An ingress without a service behind it: readers were "current" for as long as it was, and one
+// such answer ended a hand-over, as if the newest version were gone from the bucket.
+TEST(S3Bucket, A404ThatIsNotTheServicesIsNoMissingObject) {
+  OverFake at;
+  at.put("key", "text");
+  const ServedReply foreign{.status = 404,
+                            .headers = {{"Content-Type", "text/plain; charset=utf-8"}},
+                            .body = "404 page not found\n"};
+  for (const char* method : {"GET", "DELETE"}) {
+    at.fail_first(method, 1, foreign);
+    EXPECT_EQ(at.get("key"), "text");
+    at.bucket->remove("key-2", {});
+  }
+  EXPECT_EQ(at.fake.count("GET"), 3u);
+  EXPECT_EQ(at.fake.count("DELETE"), 3u);
+  at.fake.before([&](const ServedRequest&) { return foreign; });
+  const Context once = Context{}.once();
+  std::string message;
+  EXPECT_EQ(code_of([&] { has_object(*at.bucket, "key", once); }, &message),
+            ErrorCode::unavailable);
+  EXPECT_NE(message.find("404: something before the service"), std::string::npos) << message;
+  EXPECT_EQ(code_of([&] { at.bucket->remove("key", once); }), ErrorCode::unavailable);
+  EXPECT_EQ(code_of([&] { at.bucket->list("", "", once); }), ErrorCode::unavailable);
+  EXPECT_EQ(code_of([&] { at.bucket->put("key", TextSource("x"), once); }), ErrorCode::unavailable);
+}
+
 // ---- attempts ----
 
 TEST(S3Bucket, TriesAgainWhatMayPass) {
@@ -254,6 +280,30 @@ TEST(S3Bucket, RenewsAnExpiredTokenOnce) {
   const Environment now = at.fake.environment();
   S3Bucket bucket("s3://bucket/run", {}, [&](std::string_view name) {
     if (name == "AWS_SESSION_TOKEN" && asked++ == 0) return std::optional<std::string>("old");
+    return now(name);
+  });
+  bucket.put("key", TextSource("text"), {});
+  EXPECT_EQ(at.object("key"), "text");
+  EXPECT_EQ(at.fake.count("PUT"), 2u);
+}
+
+// Whoever renews its keys may be a minute late.
+TEST(S3Bucket, AnExpiredSessionIsLikeNoAnswer) {
+  OverFake at;
+  at.fail_first("PUT", 100, s3_error_reply(400, "ExpiredToken"));
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.put("key", "x"); }, &message), ErrorCode::unavailable);
+  EXPECT_NE(message.find("has expired; renew it"), std::string::npos) << message;
+  EXPECT_EQ(at.fake.count("PUT"), 1u) << "there are no other keys";
+}
+
+// R2, MinIO and Ceph let a secret be changed and keep the key's id.
+TEST(S3Bucket, ASecretThatWasRotatedIsReadAgain) {
+  OverFake at;
+  std::atomic<int> asked = 0;
+  const Environment now = at.fake.environment();
+  S3Bucket bucket("s3://bucket/run", {}, [&](std::string_view name) {
+    if (name == "AWS_SECRET_ACCESS_KEY" && asked++ == 0) return std::optional<std::string>("old");
     return now(name);
   });
   bucket.put("key", TextSource("text"), {});
@@ -451,6 +501,49 @@ TEST(S3Bucket, SaysInWhichRegionTheBucketLies) {
   std::string message;
   EXPECT_EQ(code_of([&] { at.get("key"); }, &message), ErrorCode::invalid);
   EXPECT_NE(message.find("AWS_REGION=eu-west-3"), std::string::npos) << message;
+}
+
+// ---- writes ----
+
+// A page about maintenance or a firewall's challenge was taken for the service's word: a publish
+// succeeded, and the bucket had nothing.
+TEST(S3Bucket, A2xxThatConfirmsNothingIsNoWrite) {
+  for (const ServedReply& reply :
+       {ServedReply{.body = "<html>back soon</html>"},
+        ServedReply{.status = 202, .headers = {{"x-amzn-waf-action", "challenge"}}},
+        s3_error_reply(200, "InternalError")}) {
+    OverFake at;
+    at.fail_first("PUT", 1, reply);
+    at.put("key", "text");
+    EXPECT_EQ(at.object("key"), "text") << reply.status;
+    at.fail_first("PUT", 1, reply);
+    EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::created);
+    EXPECT_EQ(at.object("v/1"), "own") << reply.status;
+
+    at.fail_first("PUT", 1, reply);
+    std::string message;
+    EXPECT_EQ(code_of([&] { at.bucket->put("v/2", TextSource("x"), Context{}.once()); }, &message),
+              ErrorCode::unavailable);
+    EXPECT_NE(message.find("the answer to a write has no ETag"), std::string::npos) << message;
+  }
+}
+
+// It may have been the service after all: then the second attempt finds the first one's object.
+TEST(S3Bucket, AWriteWithoutItsConfirmationIsLookedFor) {
+  OverFake at;
+  at.change_first("PUT", "v/1", [](ServedReply& reply) { reply = {.body = "<html></html>"}; });
+  EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::created);
+  EXPECT_EQ(at.fake.count("PUT"), 2u);
+}
+
+// The age of what gc removes is measured by it.
+TEST(S3Bucket, TheTimeIsOnlyTheServices) {
+  OverFake at;
+  at.fail_first("GET", 1,
+                {.headers = {{"Date", "Sun, 06 Nov 2094 08:49:37 GMT"}}, .body = "<html></html>"});
+  const auto time = at.bucket->now({});
+  EXPECT_LT(std::chrono::abs(time - std::chrono::system_clock::now()), std::chrono::hours(1));
+  EXPECT_EQ(at.fake.count("GET"), 2u);
 }
 
 // ---- put-if-absent ----
@@ -840,6 +933,20 @@ TEST(S3Bucket, ListsOverPagesOfWhatIsNoKey) {
   at.fake.plant("running/x", "");
   EXPECT_EQ(at.bucket->list("", "", {}), std::vector<std::string>{"a/z"});
   EXPECT_EQ(at.fake.count("list-type=2"), 2u);
+}
+
+// A service that knows neither start-after nor tokens: it was asked for ever.
+TEST(S3Bucket, AListThatDoesNotAdvanceIsTold) {
+  OverFake at;
+  at.fake.after([](const ServedRequest&, ServedReply& reply) {
+    reply.body =
+        "<ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>run/a</Key></Contents>"
+        "<NextContinuationToken>run/a</NextContinuationToken></ListBucketResult>";
+  });
+  EXPECT_EQ(at.bucket->list("", "", {}), std::vector<std::string>{"a"});
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.bucket->list("", "a", {}); }, &message), ErrorCode::unavailable);
+  EXPECT_NE(message.find("does not advance"), std::string::npos) << message;
 }
 
 TEST(S3Bucket, AnAnswerThatIsNoListIsAskedForAgain) {

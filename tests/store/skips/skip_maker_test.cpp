@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -135,6 +137,60 @@ TEST_F(SkipMakerTest, AFailureIsShownAndTheOthersAreMade) {
   EXPECT_EQ(maker.make_one({}), Outcome::none);
   EXPECT_EQ(maker.status().failed, (Pairs{{8, 16}}));
   EXPECT_EQ(there(), (Pairs{{1, 16}}));
+}
+
+/// Somebody else may have made it meanwhile, or the reply to its record was lost.
+TEST_F(SkipMakerTest, WhatFailedAndIsThereIsNotTriedAgain) {
+  add(16);
+  bucket().fail_key("skips/00000000000000000016-00000000000000000008/", ErrorCode::permission);
+  SkipMaker maker = this->maker({.retry_pause = Clock::duration::zero()});
+  EXPECT_EQ(maker.make_one({}), Outcome::failed);
+  EXPECT_EQ(maker.status().failed, (Pairs{{8, 16}}));
+  bucket().heal();
+  ASSERT_EQ(this->maker().make_one({}), Outcome::made);
+  EXPECT_EQ(maker.make_one({}), Outcome::made);
+  EXPECT_EQ(maker.make_one({}), Outcome::none);
+  EXPECT_EQ(there(), (Pairs{{1, 16}, {8, 16}}));
+  EXPECT_EQ(maker.status().failed, Pairs{});
+  EXPECT_EQ(maker.status().error, "");
+}
+
+/// It has to wait until something leads to it again, however often it was tried.
+TEST_F(SkipMakerTest, WhatFailedAndIsOutOfReachIsNotTriedAgain) {
+  add(16);
+  bucket().fail_key("skips/00000000000000000016-00000000000000000001/", ErrorCode::permission);
+  SkipMaker maker = this->maker({.retry_pause = Clock::duration::zero()});
+  EXPECT_EQ(maker.make_one({}), Outcome::made);
+  EXPECT_EQ(maker.make_one({}), Outcome::failed);
+  host_.store().patches().remove({PatchLevel::one, 4, 5});
+  EXPECT_EQ(maker.make_one({}), Outcome::none);
+  EXPECT_EQ(maker.status().out_of_reach, (Pairs{{1, 16}}));
+  EXPECT_EQ(maker.status().failed, Pairs{});
+  EXPECT_EQ(maker.status().error, "");
+}
+
+TEST_F(SkipMakerTest, WhateverIsThrownIsAFailureOfThatSkip) {
+  add(16);
+  unsigned calls = 0;
+  SkipMaker maker = this->maker({.give_way = [&](const Context&) {
+    if (++calls == 2) throw std::length_error("not an Error");
+  }});
+  EXPECT_EQ(maker.make_one({}), Outcome::failed);
+  EXPECT_EQ(maker.status().error, "not an Error");
+  EXPECT_FALSE(maker.status().making);
+  EXPECT_EQ(maker.make_one({}), Outcome::made);
+}
+
+TEST_F(SkipMakerTest, AListThatFailsIsAskedAgainWithoutANewVersion) {
+  add(16);
+  bucket().fail_list(ErrorCode::unavailable);
+  SkipMaker maker = this->maker({.retry_pause = std::chrono::milliseconds(10)});
+  maker.start();
+  maker.wake();
+  EXPECT_TRUE(eventually([&] { return !maker.status().error.empty(); }));
+  bucket().heal();
+  EXPECT_TRUE(eventually([&] { return maker.status().made == 2; }));
+  EXPECT_TRUE(eventually([&] { return maker.status().error.empty(); }));
 }
 
 /// While a publish waits nothing is coded or uploaded.

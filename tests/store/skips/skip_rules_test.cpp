@@ -52,6 +52,31 @@ TEST(SkipRulesTest, AllPairsAreLegalWhateverTheSnapshotIs) {
   }
 }
 
+/// The last snapshot may be thousands of versions ago, and this is asked for each new version.
+TEST(SkipRulesTest, TheSnapshotBeforeIsFoundWithoutTheManifestsBetween) {
+  Random rng = make_rng();
+  TestTensor tensor = random_tensor("x", Dtype::bf16, {100}, rng);
+  RepositoryBuilder builder;
+  for (std::uint64_t version = 1; version <= 80; version++) {
+    nudge(tensor, 0.01, rng);
+    BuildOptions options;
+    options.snapshot = version == 10;
+    builder.add({{"m.safetensors", make_safetensors({tensor})}}, options);
+  }
+  const auto skips = [&](const GcLog& retired) {
+    const auto repository = builder.open();
+    History history(*repository, nullptr);
+    const std::uint64_t calls = builder.bucket()->calls();
+    Pairs pairs = skips_by_rule(history, 80, 8, retired, {});
+    EXPECT_LE(builder.bucket()->calls() - calls, 8u + 3) << "the window, and the way back";
+    return pairs;
+  };
+  EXPECT_EQ(skips({}), (Pairs{{72, 80}, {10, 80}}));
+  GcLog retired;
+  retired.snapshots.add(10);
+  EXPECT_EQ(skips(retired), (Pairs{{72, 80}, {1, 80}}));
+}
+
 class MissingSkipsTest : public testing::Test {
  protected:
   void add(std::uint64_t versions) {

@@ -25,6 +25,7 @@
 #include "store/staging/staging.hpp"
 #include "tests/store/staging/staging_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/few_descriptors.hpp"
 #include "tests/support/staging_history.hpp"
 #include "tests/support/staging_support.hpp"
 #include "tests/support/support.hpp"
@@ -485,6 +486,18 @@ TEST(NobodyWrites, IsTrueForReadersAndFalseForWriters) {
   }
   EXPECT_EQ(test::read_text(path).size(), 8192u);
   const File writer = File::open(path, O_RDWR);  // does not hang, because the lease was given back
+}
+
+// Whoever asks must not take it for an answer: see find_writers().
+TEST(NobodyWrites, IsFalseWithNoDescriptorLeft) {
+  TempDir parent;
+  const fs::path path = parent / "file";
+  test::write_text(path, "bytes");
+  {
+    const test::FewDescriptors none;
+    EXPECT_FALSE(nobody_writes(path));
+  }
+  EXPECT_TRUE(nobody_writes(path));
 }
 
 // ---- threads ----

@@ -370,8 +370,16 @@ TEST_F(PartialImagesTest, ARecordThatHasNoRoomIsWrittenLater) {
   EXPECT_TRUE(eventually([&] { return changes_ > 1; })) << "it began, and all is here";
   EXPECT_TRUE(store_->images().is_partial(1));
   EXPECT_FALSE(store_->images().is_complete(1));
+  EXPECT_TRUE(eventually([&] { return images_->record_error(1).has_value(); }));
+  EXPECT_EQ(images_->record_error(1)->code(), ErrorCode::no_space);
+  const Error error = error_of([&] { bring(1); });
+  EXPECT_EQ(error.code(), ErrorCode::no_space);
+  EXPECT_NE(std::string_view(error.what()).find("version 1 is complete, but cannot be recorded"),
+            std::string_view::npos)
+      << error.what();
   free_bytes_ = 100 * kGiB;
   EXPECT_TRUE(becomes_complete(1));
+  EXPECT_TRUE(eventually([&] { return !images_->record_error(1); }));
   expect_version(1);
 }
 

@@ -479,6 +479,18 @@ TEST_F(PartialVersionTest, WakesOnceForEachAskThatHadToWait) {
   EXPECT_EQ(none.wakes(), 0);
 }
 
+TEST_F(PartialVersionTest, AWakeThatFailsCostsNobodyElseTheirs) {
+  add_versions(1);
+  const auto filled = fill_from_hanging(plan(1), options(3));
+  Waiting after;
+  EXPECT_FALSE(filled->ask(kLarge, 5 * kMiB, 1, [] { throw std::bad_alloc(); }));
+  EXPECT_FALSE(filled->ask(kLarge, 5 * kMiB, 1, after.wake()));
+  builder_.bucket()->heal();
+  filled->wait_complete({});
+  EXPECT_TRUE(after.wait(1));
+  filled->stop();
+}
+
 TEST_F(PartialVersionTest, TellsOfEachFileAndOfTheEnd) {
   add_versions(1);
   std::mutex mutex;

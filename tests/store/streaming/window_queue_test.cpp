@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <optional>
 #include <set>
 #include <vector>
@@ -146,11 +147,13 @@ TEST(WindowQueueTest, OneSuccessEndsThePauseOfAll) {
   EXPECT_EQ(queue.take(0, kStart), Taken(2));
 }
 
+constexpr std::chrono::seconds kTold{30};
+
 TEST(WindowQueueTest, AFailedWindowIsTriedAgainInItsTime) {
-  const Clock::time_point later = kStart + std::chrono::seconds(30);
+  const Clock::time_point later = kStart + kTold;
   WindowQueue queue(2, 1, true);
   ASSERT_EQ(queue.take(0, kStart), Taken(0));
-  queue.fail(0, later);
+  queue.fail(0, kStart, kTold);
   EXPECT_EQ(queue.state(0), QueueState::failed);
   queue.ask(0);
   EXPECT_EQ(take_all(queue), std::vector<std::size_t>{1}) << "others go on, and asking is no help";
@@ -158,12 +161,60 @@ TEST(WindowQueueTest, AFailedWindowIsTriedAgainInItsTime) {
   EXPECT_EQ(queue.take(0, later), Taken(0));
 }
 
+TEST(WindowQueueTest, WhatWasNeverTriedComesBeforeWhatFailed) {
+  WindowQueue queue(3, 1, true);
+  ASSERT_EQ(queue.take(0, kStart), Taken(0));
+  queue.fail(0, kStart, kTold);
+  EXPECT_EQ(queue.take(0, kStart + kTold), Taken(1));
+  queue.set_here(1);
+  EXPECT_EQ(queue.take(0, kStart + kTold), Taken(2));
+  queue.set_here(2);
+  EXPECT_EQ(queue.take(0, kStart + kTold), Taken(0));
+}
+
+TEST(WindowQueueTest, WhatFailsAgainIsTriedLessAndLessOftenUnlessSomebodyAsks) {
+  WindowQueue queue(1, 1, true);
+  Clock::time_point now = kStart;
+  for (const unsigned times : {1u, 2u, 4u, 4u}) {
+    ASSERT_EQ(queue.take(0, now), Taken(0));
+    queue.fail(0, now, kTold);
+    now += kTold * times;
+    EXPECT_EQ(queue.take(0, now - std::chrono::microseconds(1)), std::nullopt);
+  }
+  ASSERT_EQ(queue.take(0, now), Taken(0));
+  queue.fail(0, now, kTold);
+  EXPECT_EQ(queue.take(0, now + kTold), std::nullopt);
+  EXPECT_EQ(queue.state(0), QueueState::absent) << "its error is told no more";
+  queue.ask(0);
+  EXPECT_EQ(queue.take(0, now + kTold), Taken(0));
+}
+
+TEST(WindowQueueTest, WhenOneThatFailedIsHereTheOthersAreTriedAtOnce) {
+  WindowQueue queue(3, 1, true);
+  Clock::time_point now = kStart;
+  for (int round = 0; round < 3; round++, now += kTold * 4) {
+    for (std::size_t i = 0; i < 3; i++) {
+      const Taken window = queue.take(0, now);
+      ASSERT_TRUE(window);
+      queue.fail(*window, now, kTold);
+    }
+  }
+  now -= kTold * 3;  // their third failure was kTold ago
+  EXPECT_EQ(queue.take(0, now), std::nullopt);
+  queue.ask(1);
+  ASSERT_EQ(queue.take(0, now), Taken(1));
+  queue.set_here(1);
+  EXPECT_EQ(queue.take(0, now), Taken(0));
+  queue.fail(0, now, kTold);
+  EXPECT_EQ(queue.take(0, now), Taken(2));
+}
+
 TEST(WindowQueueTest, InTheForegroundAloneAFailedWindowWaitsForWhoAsks) {
-  const Clock::time_point later = kStart + std::chrono::seconds(30);
+  const Clock::time_point later = kStart + kTold;
   WindowQueue queue(1, 1, false);
   queue.ask(0);
   ASSERT_EQ(queue.take(0, kStart), Taken(0));
-  queue.fail(0, later);
+  queue.fail(0, kStart, kTold);
   EXPECT_EQ(queue.take(0, later), std::nullopt);
   EXPECT_EQ(queue.state(0), QueueState::absent);
   queue.ask(0);

@@ -180,6 +180,7 @@ TEST_F(SyncTest, HealsABaseThatRotted) {
   write_text(image, bytes);
   on->sync.run_once({});
   expect_latest(*on, 2);
+  EXPECT_FALSE(stdfs::exists(image)) << "nobody would count it";
 }
 
 // ---- without the bucket ----

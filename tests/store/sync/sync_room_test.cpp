@@ -370,6 +370,23 @@ TEST_F(SyncTest, SaysWhyWhatWasAskedForCannotBeHad) {
   EXPECT_EQ(status.error, "");
 }
 
+// It was "still being filled" until a later version came: `wait --replicas` never opened.
+TEST_F(SyncTest, AVersionThatComesWholeIsNoLongerUnfilled) {
+  publish(1);
+  reader()->sync.run_once({});
+  publish(2);
+  const auto on = reader("reader", kNoFloor, filling());
+  const std::string pack = pack_of(2);
+  bucket_->fail_key(pack, ErrorCode::unavailable);
+  EXPECT_EQ(round_error(*on).code(), ErrorCode::unavailable);
+  EXPECT_THROW((void)on->sync.fill_version(2, {}), Error);
+  EXPECT_TRUE(on->sync.status().partial.contains(2));
+  bucket_->heal();
+  on->sync.run_once({});
+  expect_latest(*on, 2);
+  EXPECT_TRUE(on->sync.status().partial.empty());
+}
+
 // ---- eviction ----
 
 /// `latest` of every catalog so far, 0 for none.

@@ -3,13 +3,17 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
+#include <array>
 #include <set>
 #include <thread>
 
 #include "store/base/error.hpp"
 #include "store/catalog/catalog_builder.hpp"
 #include "store/materialize/adopt.hpp"
+#include "store/os/file.hpp"
 #include "tests/store/sync/sync_fixture.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
@@ -95,6 +99,25 @@ TEST_F(SyncTest, TellsWhatItKnows) {
   EXPECT_EQ(status.image_bytes, bytes);
   EXPECT_EQ(on->sync.catalog()->repository_time, status.newest_time);
   EXPECT_EQ(to_string(status.state), "current");
+}
+
+// Each LOOKUP of a number asks, and a disk that hangs must not hold it up.
+TEST_F(SyncTest, TheNewestIsKnownWithoutALookAtTheImages) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  const File watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  const stdfs::path images = on->sync.catalog()->versions.at(1)->directory;
+  ASSERT_GE(inotify_add_watch(watch.fd(), images.c_str(), IN_OPEN), 0);
+  const auto was_opened = [&] {
+    std::array<char, 4096> events{};
+    return read(watch.fd(), events.data(), events.size()) > 0;
+  };
+  (void)was_opened();
+  EXPECT_EQ(on->sync.newest(), 1u);
+  EXPECT_FALSE(was_opened());
+  EXPECT_EQ(on->sync.status().newest, 1u);
+  EXPECT_TRUE(was_opened()) << "the watch sees nothing";
 }
 
 TEST_F(SyncTest, KnowsEveryTagAlsoOfVersionsThatAreNotHere) {

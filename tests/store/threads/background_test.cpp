@@ -11,6 +11,7 @@
 
 #include "store/base/error.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/few_threads.hpp"
 
 namespace weightfs {
 namespace {
@@ -128,6 +129,22 @@ TEST(RunBoth, AFailureBesideIsThrownThoughTheWorkEndsWell) {
                   });
             }),
             "beside");
+}
+
+// Each hand-over waited for ever where a publish may start no thread.
+TEST(RunBoth, DoesBothOneAfterTheOtherWhereTheSystemRefusesAThread) {
+  const test::FewThreads few(0);
+  if (!few.works()) GTEST_SKIP() << "needs to become another user";
+  std::string done;
+  OwnContext own({});
+  run_both(
+      own, [&] { done += "beside "; }, [&] { done += "work"; });
+  EXPECT_EQ(done, "beside work");
+  EXPECT_FALSE(own.get().stop.stop_requested());
+  const auto fail = [] { throw Error(ErrorCode::corrupt, "first"); };
+  EXPECT_EQ(message_of([&] { run_both(own, fail, [] { ADD_FAILURE() << "of no use"; }); }),
+            "first");
+  EXPECT_TRUE(own.get().stop.stop_requested());
 }
 
 TEST(RunBoth, IsStoppedWithTheContextOfItsOwner) {

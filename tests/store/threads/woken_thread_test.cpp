@@ -63,6 +63,18 @@ TEST(WokenThread, WorksAgainAfterThePauseThatTheWorkAsksFor) {
   EXPECT_EQ(woken, 1u);
 }
 
+TEST(WokenThread, WorkThatFailedIsDoneAgainAfterAPause) {
+  std::atomic<unsigned> done = 0;
+  WokenThread thread({"{}", nullptr, std::chrono::milliseconds(1)}, [&](const Context&, bool) {
+    if (++done < 3) throw std::runtime_error("no room");
+    return kUntilWoken;
+  });
+  thread.start();
+  thread.wake();
+  EXPECT_TRUE(eventually([&] { return done == 3; }));
+  EXPECT_TRUE(eventually([&] { return thread.error().empty(); }));
+}
+
 TEST(WokenThread, AFailureIsKnownUntilTheWorkSucceeds) {
   std::atomic<bool> fails = true;
   std::atomic<unsigned> done = 0;

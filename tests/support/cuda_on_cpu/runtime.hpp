@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -24,6 +25,7 @@ enum cudaError_t {
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorLaunchFailure = 719,
 };
 enum cudaMemcpyKind {
@@ -34,6 +36,7 @@ enum cudaMemcpyKind {
   cudaMemcpyDefault
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+struct cudaFuncAttributes {};
 inline constexpr unsigned cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2;
 
 struct cudaDeviceProp {
@@ -82,6 +85,9 @@ struct Runtime {
   std::function<cudaError_t(const char* call)>
       fault;                     // the error of a call, or of a kernel by its name
   std::size_t calls_failed = 0;  // by `fault`
+  std::function<void(cudaMemcpyKind kind, std::span<std::byte> copied)>
+      after_copy;             // of an asynchronous one; may change what it brought
+  cudaDeviceProp properties;  // of the device
 
   Runtime() {
     const char* seed = std::getenv("CUDA_ON_CPU_SEED");
@@ -218,6 +224,8 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size,
   runtime.stream(stream).pending.emplace_back([=] {
     const cuda_on_cpu::DeviceAccess access;
     if (size > 0) std::memmove(to, from, size);
+    const auto& after_copy = cuda_on_cpu::runtime().after_copy;
+    if (after_copy) after_copy(kind, {static_cast<std::byte*>(to), size});
   });
   if (runtime.find(to) == nullptr || runtime.find(from) == nullptr)
     runtime.stream(stream).run_all();
@@ -362,6 +370,13 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribut
   return cudaSuccess;
 }
 
+template <typename... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* /*attributes*/,
+                                  void (* /*kernel*/)(Parameters...)) {
+  const cuda_on_cpu::Lock lock;
+  return cuda_on_cpu::injected("cudaFuncGetAttributes");
+}
+
 inline cudaError_t cudaPeekAtLastError() {
   const cuda_on_cpu::Lock lock;
   return cuda_on_cpu::runtime().last_error;
@@ -384,6 +399,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "CUDA driver version is insufficient for CUDA runtime version";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorNoKernelImageForDevice:
+      return "no kernel image is available for execution on the device";
     case cudaErrorLaunchFailure:
       return "unspecified launch failure";
   }
@@ -400,6 +417,6 @@ inline cudaError_t cudaSetDevice(int /*device*/) {
   return cuda_on_cpu::injected("cudaSetDevice");
 }
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) {
-  *properties = {};
+  *properties = cuda_on_cpu::runtime().properties;
   return cudaSuccess;
 }
