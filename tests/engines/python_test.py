@@ -20,7 +20,7 @@ class Package(unittest.TestCase):
         done = subprocess.run(
             [engines_python.PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider",
              os.path.join(harness.ROOT, "tests", "python", "torch_test.py")], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1100,
             env={**os.environ, "PYTHONPATH": PYTEST, "PYTHONDONTWRITEBYTECODE": "1"})
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertNotIn("skipped", done.stdout)

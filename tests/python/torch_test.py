@@ -146,7 +146,7 @@ def run_ranks(place, target, how=""):
         for rank in (0, 1)]
     said = []
     for process in ranks:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=600)
         assert process.returncode == 0, err
         said.append(out.strip())
     return said
