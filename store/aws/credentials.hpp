@@ -47,7 +47,7 @@ class AwsCredentialChain {
   /// means an object of the bucket.
   AwsCredentials get(const Context& context);
 
-  /// The service refused these as expired, unknown or wrong: the next get() fetches keys and reads
+  /// The service refused these as expired or unknown: the next get() fetches keys and reads
   /// files anew, unless there are newer keys by then.
   void refused(const AwsCredentials& credentials);
 

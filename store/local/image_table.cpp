@@ -34,6 +34,11 @@ std::optional<std::uint64_t> version_of_name(const std::string& name) {
   return version;
 }
 
+bool is_want_of_resources(const std::error_code& error) {
+  return error == std::errc::too_many_files_open ||
+         error == std::errc::too_many_files_open_in_system || error == std::errc::not_enough_memory;
+}
+
 }  // namespace
 
 ImageTable::ImageTable(Db& db, fs::path directory, fs::path temporary)
@@ -505,11 +510,6 @@ std::optional<Eviction::Files> ImageTable::partial_files(std::uint64_t version) 
 }
 
 // ---- sizes ----
-
-static bool is_want_of_resources(const std::error_code& error) {
-  return error == std::errc::too_many_files_open ||
-         error == std::errc::too_many_files_open_in_system || error == std::errc::not_enough_memory;
-}
 
 std::uint64_t ImageTable::bytes_of(const std::vector<std::uint64_t>& versions,
                                    ImagesHome home) const {

@@ -109,7 +109,8 @@ bool Sync::State::is_current(const Context& context) {
 
 /// While the first version is filled, until it is recorded and others can be built from it, it has
 /// the bucket to itself.  Its errors are reported as the host's, since there is nothing else to
-/// show.  If it is damaged, a later version is brought in as if the first did not exist.
+/// show.  If it is damaged or cannot be recorded, a later version is brought in as if the first did
+/// not exist.
 bool Sync::State::is_filling_first() const {
   const std::uint64_t number = latest();
   const auto first = partials ? partials->find(number) : nullptr;

@@ -10,8 +10,9 @@
 
 namespace weightfs {
 
-/// The smallest of the cores that this process may use, the CPU quota of this process's cgroups, and what an eighth of the
-/// memory has room for, which it may use; at least 1.  As first read: none of them changes often.
+/// The smallest of the cores that this process may use, the CPU quota of its cgroups, and what an
+/// eighth of the memory that it may use has room for; at least 1.  As first read: none of them
+/// changes often.
 unsigned work_threads();
 
 /// The same, with this many cores, and as it is now.  `root`: as find_memory_limit().

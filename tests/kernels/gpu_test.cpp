@@ -498,6 +498,20 @@ DecodeJob decode_noted(ChunkCoder& coder, Bytes& chunk, ChangeLog& log) {
   return job;
 }
 
+TEST_F(GpuTest, WhatAlwaysFailsIsGivenUpThoughOtherWorkSucceeds) {
+  const auto coder = make_gpu_coder(options());
+  const Batch batch(2, 2, rng_);
+  for (int i = 0; i < 3; i++) {
+    EXPECT_EQ(given_up_, 0);
+    fail("pack_blocks", 0, 1);
+    expect_codes_as_cpu(*coder, batch);
+    Bytes chunk(1024, std::byte{1});
+    ChangeLog log;
+    EXPECT_TRUE(decode_noted(*coder, chunk, log).is_decoded);
+  }
+  EXPECT_EQ(given_up_, 1);
+}
+
 TEST_F(GpuTest, AfterTheDeviceIsLostChangesAreNotedAgain) {
   const auto coder = make_gpu_coder(options());
   EXPECT_FALSE(coder->writes_logs());

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/no_memory.hpp"
+
 namespace weightfs::fs {
 namespace {
 
@@ -19,6 +21,14 @@ TEST(TimedOutReads, CoverWhatIsInThemForAMoment) {
     EXPECT_FALSE(late.covers(other, now));
   }
   EXPECT_FALSE(late.covers({1, 100, 200}, now + TimedOutReads::kMoment));
+}
+
+// Its caller cannot fail: it answers a READ.
+TEST(TimedOutReads, WithoutMemoryAReadIsNotNoted) {
+  TimedOutReads late;
+  const auto now = Clock::now();
+  const test::NoMemory none;
+  for (std::uint64_t i = 0; i < 1000; i++) late.add({1, i, i + 1}, now);
 }
 
 TEST(TimedOutReads, TheOldestAreForgottenWhenThereAreTooMany) {

@@ -554,6 +554,22 @@ TEST_F(AwsCredentialsTest, AsksAContainersAgent) {
   expect_failure(ErrorCode::invalid, {"one line"});
 }
 
+// A proxy may break signatures, and the agent may be away just then.
+TEST_F(AwsCredentialsTest, AWrongSignatureLosesNoKeysThatAreValid) {
+  std::atomic<bool> is_away = false;
+  serve_container([&](const ServedRequest&) {
+    return is_away ? ServedReply{.status = 400} : reply_with(keys_json("A", std::chrono::hours(1)));
+  });
+  const auto keys = chain();
+  const AwsCredentials first = keys->get({});
+  is_away = true;
+  for (int i = 0; i < 16; i++) {
+    keys->doubted(first);
+    EXPECT_EQ(keys->get({}).access_key_id, "A");
+  }
+  EXPECT_EQ(seen().size(), 2u) << "it is asked once for all of them";
+}
+
 TEST_F(AwsCredentialsTest, AsksNoStrangerForKeys) {
   for (const char* url :
        {"http://example.com/x", "http://127.0.0.1.example.com/", "http://127.0.0.1@example.com/",

@@ -40,12 +40,24 @@ TEST_F(PublishQueueTest, IsAConflictIfAnotherWriterPublishedFirst) {
   expect_version(2, checkpoint(1));
 }
 
-TEST_F(PublishQueueTest, AMountInConflictCodesNothingEarly) {
-  constexpr std::size_t kEarlyElements = 1'200'000;
-  for (unsigned version = 1; version <= 3; version++) checkpoint(version, kEarlyElements);
-  started();
-  hand_over(1);
-  ASSERT_TRUE(writer().settles());
+/// Checkpoints that are coded early; the first is version 1.
+class EarlyConflict : public PublishQueueTest {
+ protected:
+  void SetUp() override {
+    for (unsigned version = 1; version <= 3; version++) checkpoint(version, 1'200'000);
+    started();
+    hand_over(1);
+    ASSERT_TRUE(writer().settles());
+  }
+
+  void expect_conflict(StagingId save) {
+    const std::uint64_t order = writer().hand_over(save, "step-3");
+    ASSERT_TRUE(writer().settles());
+    EXPECT_EQ(writer().get(order).state, State::conflict);
+  }
+};
+
+TEST_F(EarlyConflict, NothingMoreIsCoded) {
   EXPECT_EQ(publish_elsewhere(2), 2u);
   materialize(*writer().store, writer().history, 2, {}, {});  // like the sync
   const Sha256 newest = writer().history.get(2, {})->manifest_sha256;
@@ -54,19 +66,12 @@ TEST_F(PublishQueueTest, AMountInConflictCodesNothingEarly) {
 
   const StagingId save = writer().stage("step-3", checkpoint(3));
   ASSERT_TRUE(eventually([&] { return writer().queue.early().waiting_files == 2; }));
-  const std::uint64_t third = writer().hand_over(save, "step-3");
-  ASSERT_TRUE(writer().settles());
-  EXPECT_EQ(writer().get(third).state, State::conflict);
+  expect_conflict(save);
   const EarlyStatus early = writer().queue.early();
   EXPECT_EQ(early.coded_files + early.waiting_files, 0u);
 }
 
-TEST_F(PublishQueueTest, AConflictKeepsNoEarlyResults) {
-  constexpr std::size_t kEarlyElements = 1'200'000;
-  for (unsigned version = 1; version <= 3; version++) checkpoint(version, kEarlyElements);
-  started();
-  hand_over(1);
-  ASSERT_TRUE(writer().settles());
+TEST_F(EarlyConflict, NoResultsAreKept) {
   const StagingId save = writer().stage("step-3", checkpoint(3));
   ASSERT_TRUE(eventually([&] { return writer().queue.early().coded_files == 2; }));
   const auto is_announced = [&] {
@@ -75,9 +80,7 @@ TEST_F(PublishQueueTest, AConflictKeepsNoEarlyResults) {
   };
   ASSERT_TRUE(eventually(is_announced));
   EXPECT_EQ(publish_elsewhere(2), 2u);
-  const std::uint64_t third = writer().hand_over(save, "step-3");
-  ASSERT_TRUE(writer().settles());
-  EXPECT_EQ(writer().get(third).state, State::conflict);
+  expect_conflict(save);
   EXPECT_EQ(writer().queue.early().coded_files, 0u);
   EXPECT_TRUE(eventually([&] { return !is_announced(); }));
 }

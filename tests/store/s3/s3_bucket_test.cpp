@@ -297,6 +297,18 @@ TEST(S3Bucket, AnExpiredSessionIsLikeNoAnswer) {
   EXPECT_EQ(at.fake.count("PUT"), 1u) << "there are no other keys";
 }
 
+// One of several hosts behind a name may not have heard of a new key yet.
+TEST(S3Bucket, AnUnknownKeyIsTriedOnceMore) {
+  OverFake at;
+  at.fail_first("PUT", 1, s3_error_reply(403, "InvalidAccessKeyId"));
+  at.put("key", "text");
+  EXPECT_EQ(at.object("key"), "text");
+  EXPECT_EQ(at.fake.count("PUT"), 2u);
+  at.fail_first("PUT", 100, s3_error_reply(403, "InvalidAccessKeyId"));
+  EXPECT_EQ(code_of([&] { at.put("key", "x"); }), ErrorCode::permission);
+  EXPECT_EQ(at.fake.count("PUT"), 4u);
+}
+
 // R2, MinIO and Ceph let a secret be changed and keep the key's id.
 TEST(S3Bucket, ASecretThatWasRotatedIsReadAgain) {
   OverFake at;

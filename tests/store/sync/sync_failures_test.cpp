@@ -105,6 +105,21 @@ TEST_F(SyncTest, MakesTheVersionsBeforeABrokenOne) {
   expect_latest(*other, 4);
 }
 
+// What failed before for another reason takes no turn.
+TEST_F(SyncTest, TheVersionsBeforeABrokenOneAreTriedAtItsFirstFailureBecauseOfObjects) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  publish(2);
+  publish(3);
+  const auto mend = spoil(pack_of(3));
+  bucket_->fail_key("packs/", ErrorCode::unavailable);
+  for (int i = 0; i < 2; i++) EXPECT_EQ(round_error(*on).code(), ErrorCode::unavailable);
+  bucket_->heal();
+  EXPECT_EQ(round_error(*on).code(), ErrorCode::corrupt);
+  expect_latest(*on, 2);
+}
+
 TEST_F(SyncTest, ShowsAColdHostTheNewestVersionThatCanBeMade) {
   for (unsigned version = 1; version <= 3; version++) publish(version);
   const auto mend = spoil(pack_of(3));

@@ -244,6 +244,25 @@ TEST_F(SyncTest, GoesOnByItselfWhenTheFirstVersionIsComplete) {
   EXPECT_TRUE(eventually([&] { return on->sync.catalog()->latest == 2; }));
 }
 
+// Somebody removed a file of it, say: it would hold up all later ones until a restart.
+TEST_F(SyncTest, AFirstVersionThatCannotBeRecordedHoldsUpNoLaterOne) {
+  publish(1);
+  SyncOptions options = filling();
+  options.follow.poll.interval = std::chrono::milliseconds(50);
+  const auto gate = std::make_shared<GatedBucket::Gate>();
+  gate->stops = is_snapshot_data;
+  const auto on = gated_reader(gate, options);
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 1; }));
+  const auto lost = on->host.store->images().image_directory(1) / "config.json";
+  ASSERT_TRUE(eventually([&] { return std::filesystem::file_size(lost) > 0; }));
+  ASSERT_TRUE(std::filesystem::remove(lost));
+  gate->open();
+  EXPECT_TRUE(eventually([&] { return !on->sync.status().error.empty(); }));
+  publish(2);
+  EXPECT_TRUE(eventually([&] { return on->sync.catalog()->latest == 2; }));
+}
+
 TEST_F(SyncTest, FillsNothingOfWhatTheStoreHas) {
   publish(1);
   reader()->sync.run_once({});
