@@ -77,7 +77,7 @@ struct PreEncoder::State {
     std::optional<Clock::time_point> left;      // when its last writer closed it, without its name
 
     [[nodiscard]] bool is_to_be_coded(std::uint64_t parent) const {
-      return tried != parent && !is_over && !has_had_its_turns(parent);
+      return tried != parent && !is_over;
     }
 
     /// Whether it has been coded against so many parents that it may never be handed over.

@@ -50,6 +50,14 @@ class EarlyConflict : public PublishQueueTest {
     ASSERT_TRUE(writer().settles());
   }
 
+  /// Another host publishes version 2, and this one hears of it.
+  void publish_and_sync() {
+    EXPECT_EQ(publish_elsewhere(2), 2u);
+    materialize(*writer().store, writer().history, 2, {}, {});
+    writer().store->manifests().put_newest({2, writer().history.get(2, {})->manifest_sha256});
+    writer().queue.parent_arrived();
+  }
+
   void expect_conflict(StagingId save) {
     const std::uint64_t order = writer().hand_over(save, "step-3");
     ASSERT_TRUE(writer().settles());
@@ -58,12 +66,7 @@ class EarlyConflict : public PublishQueueTest {
 };
 
 TEST_F(EarlyConflict, NothingMoreIsCoded) {
-  EXPECT_EQ(publish_elsewhere(2), 2u);
-  materialize(*writer().store, writer().history, 2, {}, {});  // like the sync
-  const Sha256 newest = writer().history.get(2, {})->manifest_sha256;
-  writer().store->manifests().put_newest({2, newest});
-  writer().queue.parent_arrived();
-
+  publish_and_sync();
   const StagingId save = writer().stage("step-3", checkpoint(3));
   ASSERT_TRUE(eventually([&] { return writer().queue.early().waiting_files == 2; }));
   expect_conflict(save);
@@ -79,7 +82,7 @@ TEST_F(EarlyConflict, NoResultsAreKept) {
         bucket_->objects(), [](const auto& object) { return object.first.starts_with("early/"); });
   };
   ASSERT_TRUE(eventually(is_announced));
-  EXPECT_EQ(publish_elsewhere(2), 2u);
+  publish_and_sync();
   expect_conflict(save);
   EXPECT_EQ(writer().queue.early().coded_files, 0u);
   EXPECT_TRUE(eventually([&] { return !is_announced(); }));
