@@ -7,7 +7,7 @@
 # Three builds: the one that is used (build/), in which all tests run; and by clang one with AddressSanitizer
 # and UBSan for the unit tests and the fuzzers (build-asan/), which search 10 s for each decoder and variant
 # and for each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads (build-tsan/).
-# The last two come last: where "all tests" have ended too late for all of theirs to end within 84 minutes
+# The last two come last: where "all tests" have ended too late for all of theirs to end within 72 minutes
 # (WEIGHTFS_TEST_MINUTES; 0: any time) they have a third of them, the next with each commit.  The log says so;
 # WEIGHTFS_SANITIZED_TESTS=all, store-1, store-2 or rest names the part.
 # The wheel (scripts/wheel.sh) and the .deb (scripts/deb.sh) are made of the first build, and used in an empty
@@ -68,21 +68,22 @@ trap 'exit 1' INT TERM
 # run_shards PROGRAM FILTER: a test program in some processes.  A process for each test, as ctest has
 # it, costs more than the tests do where a program starts slowly.  As with run_ctest, what fails is
 # named and run once more, alone; not so what a sanitizer reports, or a program that ends without a
-# verdict: those are no matter of time.
+# verdict or is ended in a test that hangs: those are no matter of time.
 run_shards() {
   local pids=() result=0 again='' logs names i
   logs=$(mktemp -d)
   for ((i = 0; i < 2 * JOBS; i++)); do
-    GTEST_TOTAL_SHARDS=$((2 * JOBS)) GTEST_SHARD_INDEX=$i timeout 2400 "$1" --gtest_filter="$2" >"$logs/$i" 2>&1 &
+    GTEST_BRIEF=0 GTEST_TOTAL_SHARDS=$((2 * JOBS)) GTEST_SHARD_INDEX=$i \
+      timeout --kill-after=10 1500 "$1" --gtest_filter="$2" >"$logs/$i" 2>&1 &
     pids+=($!)
   done
   for i in "${!pids[@]}"; do
     wait "${pids[$i]}" || {
       names=$(sed -n 's/^\[  FAILED  \] \([^ ,]*\.[^ ,]*\).*/\1/p' "$logs/$i" | sort -u | paste -sd:)
-      name_failure "${1##*/}, shard $i: ${names:-no test is named}"
+      name_failure "${1##*/}, shard $i: ${names:-no test failed}$(unfinished_test "$logs/$i")"
       if [ -z "$names" ] || grep -q 'Sanitizer' "$logs/$i"; then result=1; else again+=${again:+:}$names; fi
     }
-    cat "$logs/$i"
+    grep -vE '^\[( RUN      |       OK |----------)\]' "$logs/$i" || true
   done
   rm -rf "$logs"
   if [ -n "$again" ]; then
@@ -90,6 +91,10 @@ run_shards() {
     "$1" --gtest_filter="$again" || result=1
   fi
   return $result
+}
+# unfinished_test LOG: ", NAME did not end" of the test that a program was in when it ended.
+unfinished_test() {
+  awk '/^\[ RUN /{name = $4} /^\[ +(OK|FAILED|SKIPPED) /{name = ""} END{if (name) print ", " name " did not end"}' "$1"
 }
 
 # What has failed, named again where the log ends.  Parts are shells of their own: by a file.
@@ -133,7 +138,7 @@ build_main() {
 # The factors were measured: of what came before, on fast machines and slow ones alike, packages and a third under
 # AddressSanitizer take 30 %, a third under ThreadSanitizer 20 % more, and all tests under both 120 % in all.
 choose_part() {
-  local parts=(store-1 store-2 rest) limit=$((${WEIGHTFS_TEST_MINUTES:-84} * 60)) turn
+  local parts=(store-1 store-2 rest) limit=$((${WEIGHTFS_TEST_MINUTES:-72} * 60)) turn
   turn=$(git -C "$ROOT" rev-list --count HEAD 2>/dev/null || date +%j)
   if [ -n "${WEIGHTFS_SANITIZED_TESTS:-}" ]; then
     echo "$WEIGHTFS_SANITIZED_TESTS"
@@ -175,14 +180,15 @@ test_asan() {
 
 # What has threads.  Parsers, trees and records have none; what is killed is a process, not a
 # thread; a daemon that is forked from a test's process cannot run under TSan.
-TSAN_FS='Requests*:RequestPool*:RequestCounts*:MetricsServer*:Control*:OpenTable*:OpenImages*:*FuseSession*:Hooks*:VllmInPlaceTest.Hooks*:OpenWriters*:Get*:Target*:Warmer*:TimedOutReads*:LoaderPins*:ServiceReport*:Announcer*:-ControlProtocol*:ControlPath*:*Killed*'
+TSAN_FS='Requests*:RequestPool*:RequestCounts*:MetricsServer*:Control*:OpenTable*:OpenImages*:*FuseSession*:FuseWriter*:LostImages*:ServerTest*:Hooks*:VllmInPlaceTest.Hooks*:OpenWriters*:Get*:Target*:Warmer*:TimedOutReads*:LoaderPins*:ServiceReport*:Announcer*:-ControlProtocol*:ControlPath*:*Killed*'
 TSAN_STORE='Sync*:PublishQueueTest*:PartQueue*:EarlyVersion*:EarlyAnnouncer*:HeadStart*:PublishStore*:PublishTest*:PreEncoder*:GrowingFile*:Parallel*:ReorderBuffer*:Background*:OwnContext*:RunBoth*:ChunkBatches*:Catalog*:ShownCatalog*'
 TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:StagingSeal*:*BucketContract*:Db*:Context*'
 TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*:PartialVersionTest.N*'
 TSAN_STORE+=':PartialImagesTest.AV*:PartialImagesTest.M*:PartialImagesTest.WhatIs*:Store.WaitsForWhatIsPartial'
 TSAN_STORE+=':EvictionTest*:EvictAhead*:RoomAheadTest*:BaseWriterTest*:FullHostTest*:CloseWatch*:LayoutCache*:History.RefreshFetches*:PackSpoolTest.F*'
 TSAN_STORE+=':PatchRecorderTest*:MaterializePatches*:MakeSkip*:SkipMaker*:SnapshotPieces*'
-TSAN_STORE+=':Http*:S3Bucket*:*S3Bucket*:Retry*:Credentials*:-*Killed*'
+TSAN_STORE+=':EarlyConflict*:EarlyPacks*:UploadedInVain*:PublishPartTest*:PatchRaces*:WokenThread*'
+TSAN_STORE+=':Http*:S3Bucket*:*S3Bucket*:Retry*:AwsCredentials*:-*Killed*'
 # The same threads again, many times over; and what forks a process with threads.
 TSAN_STORE+=':Http.replies_are_acknowledged_at_once:PreEncoderTest.GivesTheSameVersions*:PublishTest.GivesUpARebaseThatAlwaysLoses'
 test_tsan() {

@@ -202,6 +202,7 @@ namespace {
 
 /// For logs: a process that waits for hours without a word looks dead.
 void tell_missing(const std::vector<unsigned>& missing) {
+  if (missing.empty()) return;
   log_warning(
       fmt::format("waiting for part{} {}", missing.size() == 1 ? "" : "s", parts_text(missing)));
 }

@@ -25,6 +25,7 @@ namespace {
 
 constexpr std::chrono::seconds kRoomPatience{5};
 constexpr std::chrono::milliseconds kRoomPause{100};
+constexpr int kFillTries = 3;
 
 constexpr std::size_t kTextBytesMax = 64u << 20;  // of all texts that are open
 constexpr std::size_t kTextRecordBytes = 256;     // an open, beside its text
@@ -416,17 +417,29 @@ void open_filled(Opening& opening, const FileKind& file) {
   }
 }
 
+// What a file is once its version is filled, or complete, or being filled.  Between two looks it
+// may have become another; the kernel begins an open(2) anew only once, which who follows may need.
+FileKind fill_and_look(Server& server, Inode inode, const Context& context) {
+  Sync& sync = *server.options.sync;
+  const std::uint64_t version = parts_of(inode).version;
+  for (int tries = 0;; tries++) {
+    as_io_error([&] { fill_patiently(sync, version, context); });
+    FileKind file = server.tree.open(inode);
+    const bool is_certain =
+        !std::holds_alternative<StreamingFile>(file) || sync.find_partial(version) != nullptr;
+    if (is_certain || tries == kFillTries) return file;
+  }
+}
+
 // Fills the version of a file first: it is not here, or leaves, and then it comes back or is filled
 // anew.
 void fill_and_open(const Opening& opening) {
   const std::uint64_t version = parts_of(opening.inode).version;
   park(opening.req, {RequestKind::fill},
        [=, &server = server_of(opening.req)](const Context& context) -> std::function<void()> {
-         Sync& sync = *server.options.sync;
-         const auto reserved =
-             std::make_shared<Eviction::Reservation>(sync.reserve(version, context));
-         as_io_error([&] { fill_patiently(sync, version, context); });
-         const FileKind filled = server.tree.open(opening.inode);
+         const auto reserved = std::make_shared<Eviction::Reservation>(
+             server.options.sync->reserve(version, context));
+         const FileKind filled = fill_and_look(server, opening.inode, context);
          return [=, opening = opening]() mutable {
            answer(opening.req, "open", Missing::inode, [&] { open_filled(opening, filled); });
            reserved->give_up();  // it is counted now

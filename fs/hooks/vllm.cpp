@@ -78,11 +78,11 @@ VllmEngine VllmHook::ask(const Context& context) {
   }
 }
 
-/// Once for each process of the engine, unless something fails.
+/// Once for each process of the engine, unless something fails.  Also where nothing is in place:
+/// once a reload has failed, another process may answer than the one whose ranks are out of step.
 VllmEngine VllmHook::look(const Context& context) {
-  if (!is_in_place_ && !keeps_running_) return {.reason = "inplace=no"};
   VllmEngine engine = engine_ ? *engine_ : ask(context);
-  if (engine_ && !is_in_place_) engine.reason = "inplace=no";
+  if (!is_in_place_) engine.reason = "inplace=no";
   return engine;
 }
 
@@ -132,8 +132,9 @@ void VllmHook::reload_unseen(const VllmEngine& engine, const HookTarget& target,
     calls_.reload(target.path, context);
   } catch (const Error& error) {
     if (!may_have_reached_ranks(error)) throw;
-    const bool is_known = (is_in_place_ || keeps_running_) && engine_;
+    const bool is_known = engine.ranks != 0;
     const VllmEngine seen = is_known ? engine : ask({.stop = context.stop});  // also past its time
+    forget();
     if (seen.ranks > 1) set_out_of_step(seen.process);
     throw;
   }

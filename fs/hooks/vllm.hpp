@@ -10,7 +10,8 @@
 // Without the extension nobody sees the answers of single ranks.  So if a reload fails there in one
 // of several, or its answer does not come, nothing is told to that process any more, also after a
 // restart of the daemon: what it answers may be what a rank answered to an earlier reload
-// (vllm_calls.hpp).
+// (vllm_calls.hpp).  A daemon that is ended in a reload notes nothing: to restart vLLM after each
+// of them would cost more than a rank that fails just then.
 //
 // It is resumed only after every other step has succeeded: a failed reload leaves weights that must
 // not be used.

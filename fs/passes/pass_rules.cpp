@@ -53,11 +53,22 @@ bool Passes::takes(const Pass& pass, const Reader& reader, BootTime now) const n
 bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& member,
                        BootTime now) const noexcept {
   if (member.open > 0 && now - member.loaded < times_.most) return true;
+  if (is_in_waited_load(member, now)) return true;
   if (member.weights.count() == 0) return member.small && now - *member.small < times_.most;
   if (now - member.loaded < times_.grace) return true;
   if (is_invisible(key.process)) return false;
   if (is_live(pass, now)) return true;
+  const bool begins_again = member.is_load_decided && has_all(pass, member);
+  if (begins_again && now - member.used < times_.grace) return true;
   return (!has_all(pass, member) || pass.has_part_loader) && now - member.loaded < times_.most;
+}
+
+/// Whether a small file that a member with all files opens is not of its load any more.  Config and
+/// index are of one load, also if the grace ends between them; but who polls them must move on.
+bool Passes::is_load_over(const Member& member, BootTime now) const noexcept {
+  const BootTime since = now - member.loaded;
+  if (since < times_.grace) return false;
+  return now - member.used >= times_.quiet || since >= times_.grace + times_.quiet;
 }
 
 /// What a look is told is what an open of a small file that the member knows gets after it.
@@ -69,8 +80,7 @@ bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member
     if (has_none) return now - member.joined >= times_.grace;
     if (waits(pass, member, now)) return false;
     if (!has_all(pass, member)) return wants_no_more(pass, member, now);
-    return (member.knows_newer && is_at_rest(pass, member, now)) ||
-           now - member.loaded >= times_.grace;
+    return (member.knows_newer && is_at_rest(pass, member, now)) || is_load_over(member, now);
   }
   if (has_none) return now - member.used >= times_.quiet;
   const BootTime quiet = now - member.loaded;
@@ -116,6 +126,7 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
   const bool is_done = has_all(pass, member), is_again = has_opened(member, open);
   if (is_done ? member.knows_newer : is_again && wants_no_more(pass, member, now)) return true;
   const bool is_long = is_at_long_rest(pass, member, now);
+  if (is_done && is_long && (member.open == 0 || now - member.used >= times_.most)) return true;
   const bool is_first = open.kind == PassFile::weights && open.file == member.first_weights &&
                         (is_long || !member.is_load_decided);
   const bool is_small_again = open.kind == PassFile::small && is_again && is_done;
@@ -132,7 +143,7 @@ bool Passes::has_moved_on(const Pass& pass, const Member& member, std::uint32_t 
     const bool is_again = member.is_after_load || member.small_files.has(file);
     return is_again && now - member.joined >= times_.grace;
   }
-  return has_all(pass, member) && now - member.loaded >= times_.grace;
+  return has_all(pass, member) && is_load_over(member, now);
 }
 
 /// Whether others of its pass stay because this one would, or does.
@@ -142,14 +153,33 @@ bool Passes::is_waited_for(const Pass& pass, const Member& member, BootTime now)
   return is_part_loader(pass, member) && !wants_no_more(pass, member, now);
 }
 
+/// Whether a member goes on with the load that it began when it waited.  If it has opened only
+/// small files in that, its weights may be long in coming, as those of any other load.
+bool Passes::is_in_waited_load(const Member& member, BootTime now) const noexcept {
+  if (!member.waited || !member.round) return false;
+  if (member.round->count() == 0) return now - *member.waited < times_.most;
+  return member.round->count() < member.weights.count() && now - member.loaded < times_.grace;
+}
+
 /// Whether a member that would leave stays for the sake of others.  Only once: who loads layer by
 /// layer for hours holds nobody up for longer than a load.
 bool Passes::waits(const Pass& pass, const Member& member, BootTime now) const noexcept {
-  if (member.waited) return now - *member.waited < times_.grace;
+  if (member.waited) {
+    return now - *member.waited < times_.grace || is_in_waited_load(member, now);
+  }
   if (member.weights.count() == 0 || !is_at_long_rest(pass, member, now)) return false;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& item) {
     return &item.second != &member && is_waited_for(pass, item.second, now);
   });
+}
+
+/// Whether an OPEN by a member that has all may be of a second look at some shards, which all ranks
+/// take when the last of them is ready.
+bool Passes::is_look_of_all(const Pass& pass, const Member& member, const PassOpen& open,
+                            BootTime now) const noexcept {
+  return open.kind == PassFile::weights && open.file != member.first_weights &&
+         has_all(pass, member) && !member.knows_newer && !member.waited &&
+         now - member.used < times_.most && is_live(pass, now);
 }
 
 /// The process that began the pass is gone if it is no longer remembered.
@@ -226,7 +256,8 @@ Passes::Target Passes::decide(const PassOpen& open, const std::vector<ProcessId>
     const bool has_done =
         open.kind == PassFile::small && has_moved_on(*own, member, open.file, now);
     const bool would_leave = has_done || (repetition && *repetition);
-    const bool stays = would_leave && waits(*own, member, now);
+    const bool stays =
+        would_leave && (waits(*own, member, now) || is_look_of_all(*own, member, open, now));
     if (would_leave && !stays) return follow(*own, open.newest, now);
     return {.pass = own->id,
             .version = own->version,

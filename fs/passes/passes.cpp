@@ -73,8 +73,7 @@ Passes::Opened Passes::opened(const PassOpen& open, BootTime now) {
   const bool is_new = target.pass == 0;
   if (open.version != target.version) {
     if (!(is_new && open.was_newest) && !open.is_retry) return {.wanted = target.version};
-    target.pass = 0;
-    target.version = open.version;
+    target = {.version = open.version, .left = target.left, .closed = target.closed};
   }
   return accept(key, open, target, now);
 }
@@ -113,8 +112,10 @@ Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const 
     member->waited = now;
     member->repetitions = 0;  // it goes on with this load even if it pauses in it
     member->knows_newer = false;
+    member->round = Files();
+  } else if (begins_round(*pass, *member, open, now)) {
+    member->round = Files();
   }
-  if (begins_round(*pass, *member, open, now)) member->round = Files();
   if (open.kind == PassFile::weights) {
     return {.hold = {pass->id, key.link, key.process, count_weights(*pass, *member, open, now)}};
   }

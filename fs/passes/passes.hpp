@@ -19,7 +19,8 @@
 //     member    a process stays in its pass as long as that is live, until `grace` after its own
 //               last OPEN or RELEASE of a weights file, and, if it has not opened all of them or
 //               has one open, or a part loader is in its pass, until `most` after; if it has opened
-//               only small files, until `most` after the last of them
+//               only small files, until `most` after the last of them; if it has all, and opened a
+//               small file at rest, until `grace` after that; and while it waits
 //     rest      a member is at rest if it has used no file for `quiet`, and has none open.  It may
 //               have files open, or mapped, after `grace` if it has opened all weights files, and
 //               after `most` in any case.  It is at long rest if it has used none for `grace`, too.
@@ -35,7 +36,10 @@
 //                   weights file that was new to it, at rest.  After a small file that it opened at
 //                   rest, the weights file must come at long rest
 //                 - any file, at rest, if it has all and has seen another version by readlink(2)
-//                 - any small file, if it has all and has used no weights file for `grace`
+//                 - any file, at long rest, if it has all, and has none open or was quiet for
+//                   `most`
+//                 - any small file, if it has all and has used no weights file for `grace`, and no
+//                   file for `quiet`, or no weights file for `quiet` more
 //                 - a file that it has opened before, at long rest, if it has not all, and its
 //                   round is whole, or it was quiet for `most`.  Otherwise it may be in the middle
 //                   of its load, where some look into the index before each file.
@@ -45,9 +49,13 @@
 //               gone on from there; otherwise it begins one.  A process never goes back to an older
 //               version.
 //     waits     so that ranks which begin again in different ways do it together, a member with
-//               weights files that would leave at long rest stays for `grace`, once in each pass,
+//               weights files that would leave at long rest stays for that load, once in each pass,
 //               if another member has begun to wait within `grace`, or is a part loader that would
-//               not leave: it is not at long rest, or its round is not whole
+//               not leave: it is not at long rest, or its round is not whole.  So does, while the
+//               pass is live, a member that has all and has seen no other version, if it opens a
+//               weights file other than the one that it began with: all ranks may look again at
+//               some.  A member waits for `grace`, and on until it has opened all its weights files
+//               again, or has used none for `grace`; if it has opened only small files, for `most`
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -294,6 +302,7 @@ class Passes {
   [[nodiscard]] bool takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept;
   [[nodiscard]] bool is_member(const Pass& pass, const MemberKey& key, const Member& member,
                                BootTime now) const noexcept;
+  [[nodiscard]] bool is_load_over(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool is_told_newest(const Pass& pass, const MemberKey& key, const Member& member,
                                     LinkUse use, BootTime now) const noexcept;
   [[nodiscard]] bool is_at_rest(const Pass& pass, const Member& member,
@@ -310,7 +319,10 @@ class Passes {
                                   BootTime now) const noexcept;
   [[nodiscard]] bool is_waited_for(const Pass& pass, const Member& member,
                                    BootTime now) const noexcept;
+  [[nodiscard]] bool is_in_waited_load(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool waits(const Pass& pass, const Member& member, BootTime now) const noexcept;
+  [[nodiscard]] bool is_look_of_all(const Pass& pass, const Member& member, const PassOpen& open,
+                                    BootTime now) const noexcept;
   [[nodiscard]] bool is_short_lived(const Pass& pass, const PassOpen& open, BootTime now) const;
   [[nodiscard]] BootTime last_use(const std::string& session) const noexcept;
   [[nodiscard]] const Pass* pass_of(const MemberKey& key, BootTime now) const;

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -53,9 +54,13 @@ class FreeList {
     return value;
   }
 
-  void give(std::unique_ptr<Value> value) {
+  void give(std::unique_ptr<Value> value) noexcept {
     const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(value));
+    try {
+      idle_.push_back(std::move(value));
+    } catch (const std::bad_alloc&) {
+      // It ends here, and is made again.
+    }
   }
 
   std::mutex mutex_;  // guards idle_

@@ -115,14 +115,15 @@ class GpuCoder final : public ChunkCoder {
     work(&Lane::encode, &ChunkCoder::encode, jobs, encode_failures_);
   }
   void decode(std::span<DecodeJob> jobs) override {
-    const bool by_gpu = !is_given_up_;
     std::vector<DecodeJob> left(jobs.begin(), jobs.end());  // a lane takes off what is done
-    work(&Lane::decode, &ChunkCoder::decode, std::span(left), decode_failures_);
+    const bool is_done = try_gpu(&Lane::decode, std::span(left), decode_failures_);
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      jobs[i].by_gpu = is_done || left[i].steps.size() < jobs[i].steps.size();
+    if (!is_done) cpu_->decode(left);
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       jobs[i].is_decoded = left[i].is_decoded;
       jobs[i].hash = left[i].hash;
       jobs[i].old_hash = left[i].old_hash;
-      jobs[i].by_gpu = by_gpu;
     }
   }
 
@@ -148,13 +149,14 @@ class GpuCoder final : public ChunkCoder {
   template <typename Job>
   void work(void (Lane::*on_gpu)(std::span<Job>), void (ChunkCoder::*on_cpu)(std::span<Job>),
             std::span<Job> jobs, std::atomic<unsigned>& failures_in_a_row) {
-    if (jobs.empty() || try_gpu(on_gpu, jobs, failures_in_a_row)) return;
-    ((*cpu_).*on_cpu)(jobs);
+    if (!try_gpu(on_gpu, jobs, failures_in_a_row)) ((*cpu_).*on_cpu)(jobs);
   }
 
+  /// Returns: false if the CPU must do it, or the rest of it.
   template <typename Job>
   bool try_gpu(void (Lane::*on_gpu)(std::span<Job>), std::span<Job> jobs,
                std::atomic<unsigned>& failures_in_a_row) {
+    if (jobs.empty()) return true;
     if (is_given_up_) return false;
     try {
       check(cudaSetDevice(options_.device), "choosing the device");  // a per-thread setting

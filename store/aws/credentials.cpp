@@ -20,6 +20,7 @@ using WallClock = std::chrono::system_clock;
 constexpr auto kRefreshEarly = std::chrono::minutes(5);
 constexpr auto kRefreshPause = std::chrono::seconds(30);  // after a failure, while the keys are
                                                           // valid
+constexpr auto kDoubtPause = std::chrono::seconds(10);    // between two questions for a doubt
 
 // Five minutes before the keys expire; half-way if they live less than ten.
 WallClock::time_point refresh_time(const AwsCredentials& keys, WallClock::time_point now) {
@@ -44,7 +45,7 @@ class AwsCredentialChain::Impl {
     for (;;) {
       context.check("waiting for AWS credentials");
       const auto now = WallClock::now();
-      if (is_valid(now) && (fetching_ || now < refresh_at_)) return *held_;
+      if (is_valid(now) && (fetching_ ? !is_doubted_ : now < refresh_at_)) return *held_;
       if (!fetching_) return fetch(lock, context);
       wait_for_fetch(lock, context);
     }
@@ -59,8 +60,9 @@ class AwsCredentialChain::Impl {
     const std::scoped_lock lock(mutex_);
     const auto now = WallClock::now();
     if (!held_ || !same_keys(*held_, credentials) || now < doubt_again_at_) return;
-    doubt_again_at_ = now + kRefreshPause;
+    doubt_again_at_ = now + kDoubtPause;
     refresh_at_ = {};
+    is_doubted_ = true;
   }
 
  private:
@@ -86,7 +88,7 @@ class AwsCredentialChain::Impl {
       failure = std::current_exception();
     }
     lock.lock();
-    fetching_ = false;
+    fetching_ = is_doubted_ = false;
     fetches_++;
     failure_ = failure;
     ended_.notify_all();
@@ -113,6 +115,7 @@ class AwsCredentialChain::Impl {
     const auto now = WallClock::now();
     if (!is_valid(now)) std::rethrow_exception(failure);
     refresh_at_ = now + std::min<WallClock::duration>(kRefreshPause, (held_->expires - now) / 4);
+    doubt_again_at_ = std::max(doubt_again_at_, refresh_at_);
     if (!is_logged_) log_failure(failure);
     is_logged_ = true;
     return *held_;
@@ -154,6 +157,7 @@ class AwsCredentialChain::Impl {
   std::exception_ptr failure_;  // of the last fetch
   std::uint64_t fetches_ = 0;
   bool fetching_ = false, is_logged_ = false;
+  bool is_doubted_ = false;  // the keys held are not to be used before the next fetch has ended
 };
 
 AwsCredentialChain::AwsCredentialChain(AwsIdentity identity, Environment environment) {

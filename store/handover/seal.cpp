@@ -35,15 +35,31 @@ std::vector<StagedFile> files_of(const Staging& staging, StagingId directory) {
   return files;
 }
 
-/// Throws Error: unsupported (the kernel cannot tell), what opening the file throws.
+/// Why the kernel did not tell who writes to a file.
+[[noreturn]] void throw_untold(const stdfs::path& path, int error) {
+  const std::string why = "fcntl(2), F_SETLEASE: " + std::generic_category().message(error);
+  if (error == EACCES) {
+    throw Error(ErrorCode::permission,
+                fmt::format("cannot ask who still writes to {} ({}): only its owner may, or who "
+                            "has CAP_LEASE; mount as the user who owns the --store",
+                            path.string(), why));
+  }
+  if (error == EINVAL || error == EOPNOTSUPP || error == EAGAIN) {
+    throw Error(ErrorCode::unsupported,
+                fmt::format("the file system of {} has no leases ({}), so nobody can tell who "
+                            "still writes to a file: choose another --store",
+                            path.parent_path().string(), why));
+  }
+  throw_errno(error,
+              fmt::format("ask who still writes to {} (fcntl(2), F_SETLEASE)", path.string()));
+}
+
+/// Throws Error: unsupported, permission (the kernel does not tell), what opening the file throws.
 bool is_written(const stdfs::path& path) {
   const File file = File::open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   const Writers writers = find_writers(file.fd());
-  if (writers != Writers::unknown) return writers == Writers::some;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("the file system of {} has no leases (fcntl(2), F_SETLEASE), so nobody "
-                          "can tell who still writes to a file: choose another --store",
-                          path.parent_path().string()));
+  if (writers == Writers::unknown) throw_untold(path, errno);
+  return writers == Writers::some;
 }
 
 std::vector<StagedFile> held_files(const Staging& staging, StagingId directory) {
@@ -69,7 +85,7 @@ std::string names_of(const std::string& shown, const std::vector<StagedFile>& fi
     const std::function<std::string(const std::vector<StagedFile>& files)>& holders) {
   const std::string names = names_of(shown, held);
   std::string who = holders ? holders(held) : "";
-  if (who.empty()) who = "no visible process";
+  if (who.empty()) who = "no visible process (or the file system of the store has no leases)";
   throw Error(
       ErrorCode::busy,
       fmt::format("{} {} still open for writing, or mapped by a writer, held by {}; close "
@@ -126,7 +142,10 @@ void as_shown(const stdfs::path& tree, std::string_view shown, const std::functi
 
 }  // namespace
 
-void require_leases(const stdfs::path& file) { static_cast<void>(is_written(file)); }
+void require_leases(const stdfs::path& file) {
+  // What looks like a writer is a file system that grants no lease.
+  if (is_written(file)) throw_untold(file, EAGAIN);
+}
 
 bool may_hand_over(const Staging& staging, Caller caller) {
   const struct stat root = staging.attributes(kPublishRoot);

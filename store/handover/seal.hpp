@@ -27,7 +27,9 @@ namespace weightfs {
 /// The longest that a hand-over waits for the last writer.
 inline constexpr auto kWriterWait = std::chrono::seconds(2);
 
-/// Throws Error: unsupported if the kernel cannot tell who writes to this file; io.
+/// `file`: nobody writes to it.
+/// Throws Error: unsupported if the kernel cannot tell who writes to a file there, permission if it
+/// does not tell this process; io, no_memory.
 void require_leases(const std::filesystem::path& file);
 
 /// Whether the permissions of the publish root let this user write there.  Supplementary groups are
@@ -40,8 +42,8 @@ void require_own_files(const Staging& staging, StagingId directory, Caller calle
 
 /// Waits until no file below the directory is open for writing or mapped by a writer, or until
 /// `until`, and then checks once more.  `holders`: see QueueOptions; may be empty.
-/// Throws Error: busy (names the files and their holders), unsupported (the kernel cannot tell), io
-/// (a file cannot be opened), cancelled.
+/// Throws Error: busy (names the files and their holders), unsupported, permission (the kernel does
+/// not tell), io (a file cannot be opened), no_memory, cancelled.
 void wait_unwritten(Staging& staging, StagingId directory,
                     const std::function<std::string(const std::vector<StagedFile>& files)>& holders,
                     Clock::time_point until, const Context& context);

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "store/base/log.hpp"
 #include "store/local/discard.hpp"
@@ -145,11 +146,32 @@ ImagesLock ImageTable::lock_images(const Context& context) {
     context.check("waiting for another version to be added to the store");
   }
   is_locked_ = true;
-  return ImagesLock([this] {
+  lock.unlock();
+  ImagesLock locked([this] {
     const std::scoped_lock unlocking(lock_mutex_);
     is_locked_ = false;
     unlocked_.notify_one();
   });
+  remove_leftovers();
+  return locked;
+}
+
+void ImageTable::remove_leftovers() noexcept {
+  try {
+    for (const std::uint64_t version : take_leftovers())
+      discard(directory_ / std::to_string(version), temporary_);
+  } catch (const std::exception& error) {  // they go when the store is opened
+    log_warning(error.what());
+  }
+}
+
+/// Without those that somebody makes again.
+std::set<std::uint64_t> ImageTable::take_leftovers() {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(leftovers_, [&](std::uint64_t version) {
+    return complete_.contains(version) || partial_.contains(version);
+  });
+  return std::exchange(leftovers_, {});
 }
 
 fs::path ImageTable::begin_images(std::uint64_t version, ImagesHome home) {
@@ -159,9 +181,10 @@ fs::path ImageTable::begin_images(std::uint64_t version, ImagesHome home) {
   forget(version);
   make_forgetting_durable(version);
   discard(image_directory(version), temporary_);
-  if (home == ImagesHome::memory) {
+  {
     const std::scoped_lock lock(mutex_);
-    homed_in_memory_.insert(version);
+    leftovers_.erase(version);
+    if (home == ImagesHome::memory) homed_in_memory_.insert(version);
   }
   fs::path directory = image_directory(version);
   // Whoever syncs the version syncs the directory that it lies in.
@@ -429,6 +452,7 @@ bool ImageTable::forget_images(std::uint64_t version, std::uint64_t generation) 
   }
   const std::scoped_lock lock(mutex_);
   complete_.erase(version);
+  leftovers_.insert(version);
   if (had_records) forgotten_.insert(version);
   return true;
 }

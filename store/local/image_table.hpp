@@ -87,9 +87,13 @@ class ImageTable {
 
   /// Waits until the lock is free.  materialize() takes it itself, so the holder must call neither
   /// that nor publish(); begin_images() to complete_images() happen under it.  Must not outlive
-  /// this.
+  /// this.  Does remove_leftovers().
   /// Throws Error: cancelled, timed_out.
   [[nodiscard]] ImagesLock lock_images(const Context& context);
+
+  /// Removes the files of what forget_images() forgot and nobody makes again: nothing counts them.
+  /// Requires: lock_images().
+  void remove_leftovers() noexcept;
 
   /// Makes an empty image directory for a version; removes what was there, records included: these
   /// durably.  Requires: not partial; `home` is memory only after use_memory().
@@ -148,11 +152,12 @@ class ImageTable {
   /// disk already; nothing was changed then.
   /// Requires: the version is reserved, so that nobody makes it anew; files and directories of
   /// `copy` are synced.
-  /// Throws Error: no_space, io; nothing is left of the copy then.
+  /// Throws Error: no_space, io; nothing is left of the copy then, unless only the last step
+  /// failed: then it is there, but a power cut may take it.
   bool keep_on_disk(std::uint64_t version, std::uint64_t generation,
                     const std::filesystem::path& copy);
-  /// Removes the copy on the disk of a version that is in memory too; nobody reads it.  Without room
-  /// to forget it, the files go all the same.
+  /// Removes the copy on the disk of a version that is in memory too; nobody reads it.  Without
+  /// room to forget it, the files go all the same.
   void remove_copy(std::uint64_t version);
 
   // ---- what a power cut may take ----
@@ -170,9 +175,9 @@ class ImageTable {
   /// Throws Error: no_space, io (it is checked when the store is opened).
   bool mark_synced(std::uint64_t version, std::uint64_t generation);
 
-  /// Forgets a version whose files the disk did not take, or which are damaged; begin_images() or
-  /// remove_images() removes them.  Returns: false if its images are not those of `generation` any
-  /// more.
+  /// Forgets a version whose files the disk did not take, or which are damaged; whoever holds
+  /// lock_images() next removes them.  Returns: false if its images are not those of `generation`
+  /// any more.
   bool forget_images(std::uint64_t version, std::uint64_t generation);
 
   /// Versions that were recorded and not synced when the store was opened, ascending; none of them
@@ -205,7 +210,8 @@ class ImageTable {
 
   // ---- sizes ----
 
-  // These throw Error: io, permission if a directory cannot be read; one that is gone has no bytes.
+  // These throw Error: io for want of memory or file descriptors.  What is gone has no bytes, nor
+  // has what the disk does not tell.
 
   /// Bytes of several versions in one place; hard-linked files count once.
   [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions,
@@ -245,6 +251,7 @@ class ImageTable {
   static void remove_coming_files(const std::filesystem::path& directory,
                                   const std::vector<std::string>& paths);
   void remove_strays() const;
+  std::set<std::uint64_t> take_leftovers();
   void remove_from_memory(std::uint64_t version);
   [[nodiscard]] bool is_in_memory_only(std::uint64_t version, std::uint64_t generation) const;
   bool record_copy(std::uint64_t version, std::uint64_t generation);
@@ -271,6 +278,7 @@ class ImageTable {
   std::set<std::uint64_t> homed_in_memory_;               // begun or complete there
   std::map<std::uint64_t, std::vector<bool>> unchecked_;  // version -> its absent files
   std::set<std::uint64_t> forgotten_;  // by a write that a power cut may take back
+  std::set<std::uint64_t> leftovers_;  // forgotten, and their files may be there
 };
 
 }  // namespace weightfs

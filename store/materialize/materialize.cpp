@@ -386,9 +386,8 @@ class Materializer {
   void drop(const BaseDamaged& damaged) {
     const std::uint64_t number = damaged.version();
     log_error(fmt::format("{}; not using it as a base", damaged.what()));
-    // What is forgotten is counted by nobody; it may be that no one makes it again.
-    const bool is_gone = store_.evictor().discard_damaged(number);
-    if (is_gone && !store_.images().is_partial(number)) remove_quietly(number);
+    static_cast<void>(store_.evictor().discard_damaged(number));
+    store_.images().remove_leftovers();  // there may be no room for another while it is there
   }
 
   void remove_quietly(std::uint64_t version) {

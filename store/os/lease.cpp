@@ -1,10 +1,13 @@
 #include "store/os/lease.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -66,7 +69,24 @@ bool nobody_reads(const std::filesystem::path& directory) {
   return nobody_reads(std::span(&directory, 1));
 }
 
+namespace {
+
+/// NFSv4 and SMB answer EAGAIN where their server has lent them nothing, whether somebody writes or
+/// not.
+bool is_of_other_hosts(int fd) {
+  struct statfs found {};
+  if (::fstatfs(fd, &found) != 0) return false;
+  const auto type = static_cast<std::uint32_t>(found.f_type);
+  return type == NFS_SUPER_MAGIC || type == CIFS_SUPER_MAGIC || type == SMB2_SUPER_MAGIC;
+}
+
+}  // namespace
+
 Writers find_writers(int fd) {
+  if (is_of_other_hosts(fd)) {
+    errno = EOPNOTSUPP;
+    return Writers::unknown;
+  }
   if (::fcntl(fd, F_SETLEASE, F_RDLCK) != 0) {
     return errno == EAGAIN ? Writers::some : Writers::unknown;
   }

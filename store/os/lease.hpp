@@ -15,7 +15,8 @@ namespace weightfs {
 enum class Writers {
   none,
   some,    // the file is open for writing, or mapped from such a descriptor
-  unknown  // another user's file, or a file system without leases
+  unknown  // errno says why: EACCES, the file is another user's, and this process has no CAP_LEASE;
+           // EINVAL, EOPNOTSUPP, a file system without leases, or one that other hosts write to
 };
 
 /// Whether a process can write to a file now.  `fd`: open for reading only.

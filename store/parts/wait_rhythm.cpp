@@ -9,7 +9,6 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstPause{20}, kLongestPause{1000};
 constexpr milliseconds kAskPausePerPart{16};
-constexpr milliseconds kCompletingPerPart{50};  // at a slow bucket
 constexpr unsigned kTurnsAtATime = 8;
 
 }  // namespace
@@ -17,18 +16,17 @@ constexpr unsigned kTurnsAtATime = 8;
 WaitRhythm::WaitRhythm(unsigned parts)
     : parts_(parts), random_(std::random_device{}()), pause_(kFirstPause) {}
 
-bool WaitRhythm::asks() {
-  const Clock::time_point now = Clock::now();
+bool WaitRhythm::asks(Clock::time_point now) {
   if (now < next_ask_) return false;
   next_ask_ = now + parts_ * kAskPausePerPart;
   return true;
 }
 
-bool WaitRhythm::completes() {
+bool WaitRhythm::completes(Clock::time_point now) {
   if (is_first_look_) return true;
-  const Clock::time_point now = Clock::now();
   const milliseconds completing = parts_ * kCompletingPerPart;
-  if (!turn_) turn_ = now + between(completing, completing + completing * parts_ / kTurnsAtATime);
+  const milliseconds spread = std::min(kSpreadMax, completing * parts_ / kTurnsAtATime);
+  if (!turn_) turn_ = now + between(completing, completing + spread);
   return now >= *turn_;
 }
 

@@ -3,11 +3,11 @@
 //
 //     the version    after growing pauses, up to 1 s
 //     the records    of the missing parts, kPartsAsked at once: not more often than every n * 16
-//     ms,
-//                    so that n hosts ask for 1,000 in a second
+//                    ms, so that n hosts ask for 1,000 in a second
 //     completing     is what the last one to come does at once.  Each of the others has a turn in
-//                    case that one is killed: later than completing takes, and spread so that few
-//                    of them do it at a time
+//                    case that one is killed, or finds that the parts make no version: later than
+//                    completing takes, and spread so that few of them do it at a time, but over no
+//                    more than kSpreadMax, since all wait
 //
 // Threads: a WaitRhythm belongs to one thread at a time.
 #pragma once
@@ -23,14 +23,16 @@ namespace weightfs {
 class WaitRhythm {
  public:
   static constexpr unsigned kPartsAsked = 16;
+  static constexpr std::chrono::milliseconds kCompletingPerPart{50};  // at a slow bucket
+  static constexpr std::chrono::milliseconds kSpreadMax{20'000};
 
   explicit WaitRhythm(unsigned parts);
 
   /// Whether to ask for records now.
-  [[nodiscard]] bool asks();
+  [[nodiscard]] bool asks(Clock::time_point now);
 
   /// All records are there: whether this host is to complete the version now.
-  [[nodiscard]] bool completes();
+  [[nodiscard]] bool completes(Clock::time_point now);
 
   /// The pause before the next look.
   [[nodiscard]] Clock::duration pause();

@@ -456,10 +456,11 @@ bool PartPublisher::wait() {
   for (bool is_first = true;; is_first = false) {
     if (look_at_version(is_first)) return true;
     const bool is_last = !waits || Clock::now() >= until;
-    if (rhythm.asks() || is_last) ask_for_parts(is_last);
+    if (rhythm.asks(Clock::now()) || is_last) ask_for_parts(is_last);
     const std::vector<unsigned> missing = this->missing();
+    const bool is_news = missing != told;
     if (missing.empty()) {
-      if (rhythm.completes() || is_last) {
+      if (rhythm.completes(Clock::now()) || is_last) {
         complete();
         return true;
       }
@@ -468,10 +469,9 @@ bool PartPublisher::wait() {
       if (look_at_version(false)) return true;
       if (!waits) return false;
       give_up_waiting();
-    } else if (missing != told) {
-      if (options_.waiting) options_.waiting(missing);
-      told = missing;
     }
+    if (is_news && options_.waiting) options_.waiting(missing);
+    told = missing;
     reached("waiting");
     context_.pause(rhythm.pause(), "waiting for other parts");
   }

@@ -57,7 +57,8 @@ class PartsMissing : public Error {
 };
 
 /// Calls `options.committing` right before the part's record is written, or was found: from there
-/// on the version may come to exist, whoever commits it.
+/// on the version may come to exist, whoever commits it.  Calls `options.waiting` also with no
+/// parts, once all that were missing have come.
 ///
 /// Points for PublishOptions::at: "scanned", "parent", "diffed", "claimed", "pack", "part-objects",
 /// "part", "waiting", "complete", "united", "before-commit", "committed", "removed".

@@ -25,8 +25,10 @@ std::string first_line_of(const char* path) {
   return line;
 }
 
-/// 32 hex digits of where the store is: other ones for a copy of it, in another virtual machine or
-/// directory.  What changes at a restart does not count (host names of pods, device numbers).
+/// 32 hex digits of where the store is: other ones for a copy of it, in another directory, or in
+/// another machine that says which one it is.  product_uuid is for root only, and machine-id is the
+/// same in machines that were made of one image.  What changes at a restart does not count (host
+/// names of pods, device numbers).
 std::string place_of(const Store& store) {
   struct stat info {};
   if (::stat(store.path().c_str(), &info) != 0) {
@@ -51,6 +53,10 @@ std::string digits_of(Store& store, std::string_view record) {
     const auto known = store.db().find(ColumnFamily::store, std::string(record));
     const bool is_ours = known && known->size() == 2 * kDigits && known->ends_with(place_of(store));
     if (is_ours) return known->substr(0, kDigits);
+    if (known && known->size() == kDigits) {  // of a release before 0.6.0
+      set_digits(store, record, *known, Durability::process);
+      return *known;
+    }
     if (known) log_info("the store was copied here: interrupted uploads begin anew");
     set_digits(store, record, digits, Durability::process);
   } catch (const Error& error) {

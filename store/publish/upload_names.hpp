@@ -23,12 +23,14 @@ namespace weightfs {
 
 /// The random digits of this store.  No two processes hold a store at a time, and a copy of it, in
 /// another directory or on another machine, gets others; so no two concurrent publishes have the
-/// same digits.  If they cannot be kept, uploads are not resumed, and a publish fails before it
-/// sends its manifest.
+/// same digits.  Not told from the first: a clone of its volume, with all inode numbers, in a
+/// machine that has the same machine-id (/etc) and shows this process no other product_uuid; such
+/// two must not publish the same version at a time.  If the digits cannot be kept, uploads are not
+/// resumed, and a publish fails before it sends its manifest.
 std::string uploader_of(Store& store);
 
-/// Those for the names of skip deltas, which stay the same: a record that may exist names objects
-/// with these bytes only, so they may be written again.
+/// Those for the names of skip deltas, which stay the same where the store stays: a record that may
+/// exist names objects with these bytes only, so they may be written again.
 std::string skip_uploader_of(Store& store);
 
 /// Throws Error: as Db::write.

@@ -35,8 +35,8 @@ std::string_view id_of_key(std::string_view key) {
 
 Error never_ends() {
   return {ErrorCode::unavailable,
-          fmt::format("the list of {} goes on behind {} objects: either run weightfs gc, which "
-                      "removes old ones, or the bucket lists keys that do not exist",
+          fmt::format("the list of {} goes on behind {} objects: the bucket lists keys that do not "
+                      "exist, or somebody writes there; remove what is no record of a reader",
                       keys::kReaders, kListedMax)};
 }
 

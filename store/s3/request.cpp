@@ -104,6 +104,7 @@ S3Client::Outcome S3Client::take(const S3Call& call, Try& state, Attempts& attem
     attempts.cause = Error(ErrorCode::unavailable, problem).within(about(call));
     return Outcome::again;
   }
+  if (reply.ok() && sign_) was_carried_out_ = true;
   state.answer = S3Answer{std::move(reply), attempts.repeated};
   return Outcome::answered;
 }
@@ -124,19 +125,25 @@ S3Client::Outcome S3Client::judge(const S3Call& call, Try& state, Attempts& atte
     learn_clock(*refusal.date);
     return Outcome::again_at_once;
   }
-  // Files of keys may have been rotated, the secret alone too.
-  if (refusal.is_about_keys() && sign_ && !state.renewed_keys) {
-    state.renewed_keys = true;
-    if (refusal.is_wrong_signature()) {
-      credentials_.doubted(state.keys);
-    } else {
-      credentials_.refused(state.keys);
-    }
-    if (!same_keys(credentials_.get(context), state.keys)) return Outcome::again_at_once;
-    // One of several hosts of a service may not have heard of new keys.
-    return refusal.is_unknown_key() ? Outcome::again : Outcome::refused;
-  }
+  if (refusal.is_about_keys() && sign_) return judge_keys(state, refusal, context);
   return refusal.is_transient() ? Outcome::again : Outcome::refused;
+}
+
+/// Files of keys may have been rotated, the secret alone too.
+S3Client::Outcome S3Client::judge_keys(Try& state, const S3Refusal& refusal,
+                                       const Context& context) {
+  const bool is_first = !std::exchange(state.renewed_keys, true);
+  // Whoever changes a secret at the service writes it to a file only then.
+  const bool may_come = refusal.is_wrong_signature() && was_carried_out_;
+  if (!is_first && !may_come) return refusal.is_transient() ? Outcome::again : Outcome::refused;
+  if (refusal.is_wrong_signature()) {
+    credentials_.doubted(state.keys);
+  } else {
+    credentials_.refused(state.keys);
+  }
+  if (!same_keys(credentials_.get(context), state.keys) && is_first) return Outcome::again_at_once;
+  // One of several hosts of a service may not have heard of new keys.
+  return may_come || refusal.is_unknown_key() ? Outcome::again : Outcome::refused;
 }
 
 /// Sends one request and follows its redirects.

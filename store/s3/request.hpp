@@ -6,6 +6,10 @@
 //                                    agree it only came late: again, after a pause
 //     an expired or unknown key,     again at once, once, if there are other keys by now: files are
 //     a wrong signature              read anew
+//     an unknown key, and no other   again, once, after a pause: another host of the service may
+//     one                            know it
+//     a wrong signature, after one   again, after pauses: the secret was changed, and whoever did
+//     that was right                 it may be about to write it where this host looks
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -101,6 +105,7 @@ class S3Client {
                const Context& context);
   Outcome judge(const S3Call& call, Try& state, Attempts& attempts, const S3Refusal& refusal,
                 const Context& context);
+  Outcome judge_keys(Try& state, const S3Refusal& refusal, const Context& context);
   HttpReply exchange(const S3Call& call, const AwsCredentials& keys, const Context& context);
   HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
   void keep(const S3Call& call, const std::string& url, const HttpReply& reply);
@@ -117,6 +122,7 @@ class S3Client {
   RetryLoop retries_;
   Redirects redirects_;
   std::atomic<std::int64_t> clock_offset_s_{0};  // of the service's clock
+  std::atomic<bool> was_carried_out_{false};     // a signed request
   HttpClient http_;
 };
 

@@ -108,14 +108,18 @@ PartialImages::PartialImages(Store& store, History& history, PartialImagesOption
 }
 
 PartialImages::~PartialImages() {
-  state_->stop_source.request_stop();
-  state_->completer.join();
+  stop();
   for (const auto& [version, filled] : list()) {
-    filled->stop();
     // It cannot be evicted as an old version here: it is not recorded yet, and still counted.
     const bool is_recorded = filled->is_complete() && state_->try_to_complete(version);
     if (!is_recorded) state_->drop(version);
   }
+}
+
+void PartialImages::stop() {
+  state_->stop_source.request_stop();
+  if (state_->completer.joinable()) state_->completer.join();
+  for (const auto& [version, filled] : list()) filled->stop();
 }
 
 std::shared_ptr<PartialVersion> PartialImages::find(std::uint64_t version) const {

@@ -60,6 +60,10 @@ class PartialImages {
   std::shared_ptr<PartialVersion> begin(std::uint64_t version, const Context& context,
                                         VersionWatch* watch = nullptr);
 
+  /// Ends the threads; PartialImagesOptions::changed is not called after it.  Nothing may begin any
+  /// more: it is for who destroys this object next.
+  void stop();
+
   /// nullptr if the version is not partial (any more).
   [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const;
 

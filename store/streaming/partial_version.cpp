@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <condition_variable>
@@ -73,6 +74,26 @@ bool is_told(ErrorCode code) {
          code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io;
 }
 
+/// Runs `step`.  Throws nothing, also where there is no memory for words: a worker would end the
+/// process.
+template <typename Step>
+std::optional<Trouble> trouble_of(const Step& step) noexcept {
+  try {
+    try {
+      step();
+      return std::nullopt;
+    } catch (const Error& error) {
+      return Trouble{error.code(), error.what()};
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      return Trouble{ErrorCode::io, error.what()};
+    }
+  } catch (const std::bad_alloc&) {
+    return Trouble{ErrorCode::no_memory, "no memory"};  // lies in the string itself
+  }
+}
+
 /// The number of requests that suit the bucket; if that is unknown, what suits this host.
 unsigned count_workers(Repository& repository, unsigned threads, const Context& context) {
   try {
@@ -109,7 +130,8 @@ struct PartialVersion::State {
   void finish_window(std::size_t window);
   void finish_file(FilledFile& file);
   void make_again(FilledFile& file, const Trouble& trouble);
-  void note_surely(std::size_t window, const Trouble& trouble);
+  template <typename Step>
+  void surely(const Step& step);
   void note_trouble(std::size_t window, const Trouble& trouble);
   void end_work(std::size_t count);
 
@@ -122,7 +144,7 @@ struct PartialVersion::State {
   void note_change(Calls& calls);
   std::size_t ask(std::size_t first, std::size_t last, std::function<void()> wake);
 
-  void call(const Calls& calls) const;
+  void call(const Calls& calls) const noexcept;
   [[nodiscard]] FilledFile& file_of(std::size_t window);
   [[nodiscard]] const FilledFile& get_file(std::string_view path) const;
 
@@ -243,17 +265,19 @@ void PartialVersion::State::work(std::size_t worker) {
       const auto trouble = try_to_make(*window, alone, makers);
       if (!trouble) continue;
       if (context.stop.stop_requested()) break;
-      note_surely(*window, *trouble);
+      surely([&] { note_trouble(*window, *trouble); });
     }
   }
   end_work(1);
 }
 
-/// Otherwise the window would be made by nobody, and its readers would wait.
-void PartialVersion::State::note_surely(std::size_t window, const Trouble& trouble) {
+/// Repeats what fails for want of memory.  Otherwise a window would be made by nobody, and its
+/// readers would wait.
+template <typename Step>
+void PartialVersion::State::surely(const Step& step) {
   while (!context.stop.stop_requested()) {
     try {
-      return note_trouble(window, trouble);
+      return step();
     } catch (const std::bad_alloc&) {
       std::unique_lock lock(mutex);
       changed.wait_for(lock, context.stop, kWithoutMemory, [] { return false; });
@@ -281,18 +305,13 @@ std::optional<std::size_t> PartialVersion::State::wait_for_work(
 
 std::optional<Trouble> PartialVersion::State::try_to_make(std::size_t window, bool alone,
                                                           WindowMakers& makers) {
-  try {
+  return trouble_of([&] {
     if (alone) {
       make_alone(window, makers);
     } else {
       make_of_snapshot(window, makers);
     }
-    return std::nullopt;
-  } catch (const Error& error) {
-    return Trouble{error.code(), error.what()};
-  } catch (const std::exception& error) {
-    return Trouble{ErrorCode::io, error.what()};
-  }
+  });
 }
 
 void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers) {
@@ -403,12 +422,17 @@ PartialVersion::State::Settled PartialVersion::State::settle(std::size_t window,
       make_beside_alone(window);
       return Settled::wrong;
     }
-    edges->close(end);
+    const auto beside = edges->neighbours(*other);
+    const bool waits_for_another =
+        std::any_of(beside.begin(), beside.end(), [&](std::size_t one) { return one != window; });
     // It may have been set aside, to be made alone.
     const bool still_waits = queue->state(*other) == WindowQueue::State::written;
-    if (!still_waits || edges->is_open(*other)) continue;
+    if (!still_waits || waits_for_another) {
+      edges->close(end);
+      continue;
+    }
     lock.unlock();
-    finish_window(*other);
+    finish_window(*other);  // closes its ends; if anything fails before, it waits as it did
     lock.lock();
   }
   if (edges->is_alone(window)) return Settled::wrong;  // a neighbour came by another way meanwhile
@@ -431,15 +455,15 @@ void PartialVersion::State::finish_window(std::size_t window) {
   bool is_last = false;
   {
     const std::lock_guard lock(mutex);
-    std::vector<std::size_t> beside;
+    WindowEdges::Neighbours beside;
+    if (edges) beside = edges->neighbours(window);
+    // Nothing may fail once a window counts as here, or as compared with its neighbours.
+    waiters.make_room(window, calls.wakes);
+    for (const std::size_t other : beside) waiters.make_room(other, calls.wakes);
     if (edges) {
-      beside = edges->neighbours(window);
       edges->close(window);
       edges->close(window + 1);
     }
-    // Nothing may fail once a window counts as here.
-    waiters.make_room(window, calls.wakes);
-    for (const std::size_t other : beside) waiters.make_room(other, calls.wakes);
     set_here(window, calls);
     for (const std::size_t other : beside) {
       const bool waited = queue->state(other) == WindowQueue::State::written;
@@ -454,14 +478,11 @@ void PartialVersion::State::finish_window(std::size_t window) {
 
 /// All windows of it are here.  Who syncs the version does it when it is complete.
 void PartialVersion::State::finish_file(FilledFile& file) {
-  try {
+  const auto trouble = trouble_of([&] {
     const File opened = File::open(file.path, O_WRONLY);
     seal_image(opened.fd(), file.path, image_seal);
-  } catch (const Error& error) {
-    return make_again(file, {error.code(), error.what()});
-  } catch (const std::exception& error) {
-    return make_again(file, {ErrorCode::no_memory, error.what()});
-  }
+  });
+  if (trouble) return make_again(file, *trouble);
   Calls calls;
   {
     const std::lock_guard lock(mutex);
@@ -474,19 +495,23 @@ void PartialVersion::State::finish_file(FilledFile& file) {
 }
 
 void PartialVersion::State::make_again(FilledFile& file, const Trouble& trouble) {
-  std::error_code ignored;
-  std::filesystem::permissions(
-      file.path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write, ignored);
+  static_cast<void>(::chmod(file.path.c_str(), S_IRUSR | S_IWUSR));  // else opening it says why
   Calls calls;
   {
     const std::lock_guard lock(mutex);
     file.windows_left = file.window_count;
-    for (std::size_t i = 0; i < file.window_count; i++) {
-      const std::size_t window = file.first_window + i;
-      bytes_here -= file.window_bytes(window);
+  }
+  for (std::size_t i = 0; i < file.window_count; i++) {
+    const std::size_t window = file.first_window + i;
+    surely([&] {
+      const std::lock_guard lock(mutex);
       troubles.set(window, trouble);
       queue->fail(window, Clock::now(), options.tell_failures_for);
-    }
+      bytes_here -= file.window_bytes(window);
+    });
+  }
+  {
+    const std::lock_guard lock(mutex);
     note_change(calls);
   }
   call(calls);
@@ -579,14 +604,14 @@ void PartialVersion::State::note_change(Calls& calls) {
 }
 
 /// Nothing of the version depends on those who are told, nor does one of them on another.
-void PartialVersion::State::call(const Calls& calls) const {
+void PartialVersion::State::call(const Calls& calls) const noexcept {
   const auto tell = [&](const std::function<void()>& told) {
-    try {
-      told();
-    } catch (const std::exception& error) {
+    const auto trouble = trouble_of(told);
+    if (!trouble) return;
+    static_cast<void>(trouble_of([&] {
       log_warning(fmt::format("filling version {}: nobody was told of a change: {}",
-                              plan.version->number(), error.what()));
-    }
+                              plan.version->number(), trouble->message));
+    }));
   };
   for (const auto& wake : calls.wakes) tell(wake);
   if (calls.changed && options.changed) tell(options.changed);
@@ -701,7 +726,7 @@ void PartialVersion::stop() {
     state_->changes++;
     state_->changed.notify_all();
   }
-  for (const auto& wake : calls.wakes) wake();
+  state_->call(calls);
 }
 
 void PartialVersion::wait_complete(const Context& context) {

@@ -6,6 +6,7 @@
 // Threads: none of its own; one caller at a time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -13,6 +14,15 @@ namespace weightfs {
 
 class WindowEdges {
  public:
+  /// At most two windows.
+  struct Neighbours {
+    std::array<std::size_t, 2> windows{};
+    std::size_t count = 0;
+
+    [[nodiscard]] const std::size_t* begin() const { return windows.data(); }
+    [[nodiscard]] const std::size_t* end() const { return windows.data() + count; }
+  };
+
   /// All ends are closed.
   explicit WindowEdges(std::size_t window_count) : open_(window_count + 1), alone_(window_count) {}
 
@@ -21,11 +31,11 @@ class WindowEdges {
   [[nodiscard]] bool is_open(std::size_t window) const {
     return open_[window] || open_[window + 1];
   }
-  /// The neighbours across open ends.
-  [[nodiscard]] std::vector<std::size_t> neighbours(std::size_t window) const {
-    std::vector<std::size_t> found;
-    if (open_[window]) found.push_back(window - 1);
-    if (open_[window + 1]) found.push_back(window + 1);
+  /// The neighbours across open ends.  Takes no memory: it is asked where nothing may fail.
+  [[nodiscard]] Neighbours neighbours(std::size_t window) const {
+    Neighbours found;
+    if (open_[window]) found.windows[found.count++] = window - 1;
+    if (open_[window + 1]) found.windows[found.count++] = window + 1;
     return found;
   }
 

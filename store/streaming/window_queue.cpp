@@ -42,7 +42,8 @@ std::optional<std::size_t> WindowQueue::take(std::size_t worker, Clock::time_poi
   std::optional<std::size_t> window = pop(asked_);
   if (!window) window = pop(ahead_);
   if (!window && background_ < background_max_) {
-    window = take_in_background(worker);
+    window = pop(paused_);
+    if (!window) window = take_in_background(worker);
     if (!window) window = pop(again_);
     if (window) {
       windows_[*window].in_background = true;
@@ -82,7 +83,7 @@ void WindowQueue::queue_again(std::size_t window) {
   if (windows_[window].is_asked) {
     asked_.push_back(window);
   } else if (background_max_ > 0) {
-    again_.push_back(window);
+    paused_.push_back(window);
   }
   windows_[window].state = State::absent;
 }
@@ -164,9 +165,10 @@ void WindowQueue::note_success(std::size_t window) {
 }
 
 void WindowQueue::pause(std::size_t window, Clock::time_point now) {
-  const unsigned before = failures_[window]++;
+  unsigned& failures = failures_[window];
   set_aside(window, State::paused,
-            now + retry_delay(kFirstWindowPause, std::min(before, kDoublingsMax), random_));
+            now + retry_delay(kFirstWindowPause, std::min(failures, kDoublingsMax), random_));
+  failures++;
   const std::size_t rounds = ++failed_in_a_row_ / runs_.size();
   if (rounds == 0) return;
   const auto doublings = static_cast<unsigned>(std::min<std::size_t>(rounds - 1, kDoublingsMax));

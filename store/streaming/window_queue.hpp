@@ -2,11 +2,12 @@
 //
 //     asked       requested by a reader, in that order
 //     ahead       the windows after those
+//     paused      tried when the bucket was away: their files, and their neighbours, wait for them
 //     the rest    by number, in runs of kWindowsPerRun for each worker, so that bytes read ahead
 //                 for one window serve the next; an idle worker helps the others
-//     again       tried before, and set aside for a while
+//     again       tried before, and failed
 //
-// The last two are background work: a quarter of the workers does none of it, so that a request
+// The last three are background work: a quarter of the workers does none of it, so that a request
 // need not wait until windows that nobody requested are fetched.
 //
 // A window is taken by one worker only, which then reports the result:
@@ -102,16 +103,15 @@ class WindowQueue {
   std::optional<std::size_t> help();
 
   std::vector<Window> windows_;
-  std::deque<std::size_t> asked_, ahead_, again_;  // may contain windows no longer absent
-  std::set<std::pair<Clock::time_point, std::size_t>> aside_;   // by time until which it is set
-                                                                // aside
-  std::map<std::size_t, unsigned> failures_;                    // in a row, of paused windows
-  std::map<std::size_t, Failing> failing_;                      // until they are here
-  std::set<std::pair<Clock::time_point, std::size_t>> failed_;  // by time of the next try in the
-                                                                // background
-  std::set<std::size_t> postponed_;                             // of them, after told_until
-  std::vector<Run> runs_;                                       // by worker
-  std::size_t rest_ = 0;                                        // first window that is in no run
+  std::deque<std::size_t> asked_, ahead_, paused_, again_;     // also windows no longer absent
+  std::set<std::pair<Clock::time_point, std::size_t>> aside_;  // by time until which it is aside
+  std::map<std::size_t, unsigned> failures_;                   // in a row, of paused windows
+  std::map<std::size_t, Failing> failing_;                     // until they are here
+  // By time of the next try in the background.
+  std::set<std::pair<Clock::time_point, std::size_t>> failed_;
+  std::set<std::size_t> postponed_;  // of them, after told_until
+  std::vector<Run> runs_;            // by worker
+  std::size_t rest_ = 0;             // first window that is in no run
   const std::size_t background_max_;
   std::size_t background_ = 0;  // in progress
   std::size_t failed_in_a_row_ = 0;

@@ -176,9 +176,7 @@ void ImageSyncer::lose(std::uint64_t version, std::uint64_t generation, const Er
   log_error(fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what()));
   if (listener_.lost) listener_.lost(version, error);
   try {
-    const ImagesLock lock = store_.images().lock_images(Context{stop, Clock::time_point::max()});
-    if (!store_.images().is_complete(version) && !store_.images().is_partial(version))
-      store_.images().remove_images(version);
+    const ImagesLock removes = store_.images().lock_images(Context{stop, Clock::time_point::max()});
   } catch (const Error&) {
     // Stopped: files without a record are removed when the store is opened.
   }

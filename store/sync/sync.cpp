@@ -147,6 +147,7 @@ Sync::~Sync() {
   state_->stop_workers();
   state_->store.eviction().set_changed({});
   state_->shown.builder().set_partials(nullptr);
+  if (state_->partials) state_->partials->stop();  // its threads call what asks this pointer
   state_->partials.reset();
 }
 

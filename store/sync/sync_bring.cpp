@@ -20,6 +20,7 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kFallbacksMax = 64;
+constexpr unsigned kOlderTurn = 16;       // failures; minutes, at the usual intervals
 constexpr std::size_t kUnfilledMax = 16;  // entries in the status
 
 }  // namespace
@@ -38,8 +39,7 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
     bring_failures++;
     const bool may_be_older =
         options.follow.what.kind == Follow::Kind::latest && is_about_objects(error.code());
-    // They are many: all are tried at the first failure, and then less and less often.
-    if (may_be_older && std::has_single_bit(++object_failures) && bring_older(context, progress) &&
+    if (may_be_older && is_turn_of_older() && bring_older(context, progress) &&
         bring_after_all(version, context, progress)) {
       log_info(fmt::format("version {} is made of the one before: {}", version, error.what()));
       return;
@@ -113,6 +113,12 @@ bool Sync::State::bring_after_all(std::uint64_t version, const Context& context,
   return true;
 }
 
+/// They are many: all are tried at the first failure, and then less and less often.
+bool Sync::State::is_turn_of_older() {
+  object_failures++;
+  return std::has_single_bit(object_failures) || object_failures % kOlderTurn == 0;
+}
+
 /// The newest version cannot be built; an older one may work.  Returns: whether one did.
 bool Sync::State::bring_older(const Context& context, const Progress& progress) {
   const std::uint64_t newest = poller.newest();
@@ -122,7 +128,9 @@ bool Sync::State::bring_older(const Context& context, const Progress& progress) 
       with_errors([&] { bring(version, context, progress); });
       return true;
     } catch (const Error& error) {
-      if (!is_about_objects(error.code())) return false;
+      if (is_about_objects(error.code())) continue;
+      object_failures = 0;  // nothing was learnt of the others
+      return false;
     }
   }
   return false;
@@ -290,17 +298,17 @@ void Sync::State::show_catalog(const Context* bucket) {
 
 /// Called by ShownCatalog.
 void Sync::State::note_swapped() {
-  std::uint64_t image_bytes = 0;
+  std::optional<std::uint64_t> image_bytes;
   std::optional<MemoryStatus> memory;
   try {
     image_bytes = store.images().image_bytes();
     if (store.images().memory() != nullptr) memory.emplace().bytes = store.images().memory_bytes();
-  } catch (const Error& error) {  // of use to nobody but `status`
+  } catch (const Error& error) {  // of use to nobody but `status`, which says what it was
     log_warning(error.what());
   }
   change([&] {
-    status.image_bytes = image_bytes;
-    status.memory = memory;
+    if (image_bytes) status.image_bytes = *image_bytes;
+    if (memory) status.memory = memory;
     forget_filled();
   });
 }

@@ -78,6 +78,7 @@ struct Sync::State {
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   void show_brought(VersionWatch& watch, const Context* bucket);
   void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
+  bool is_turn_of_older();
   bool bring_older(const Context& context, const Progress& progress);
   bool bring_after_all(std::uint64_t version, const Context& context, const Progress& progress);
   void persist(std::uint64_t version, const Context& context, Durability durability);

@@ -498,6 +498,16 @@ DecodeJob decode_noted(ChunkCoder& coder, Bytes& chunk, ChangeLog& log) {
   return job;
 }
 
+// What the CPU did is not blamed on the device.
+TEST_F(GpuTest, ADecodeThatTheDeviceFailsIsNotItsOwn) {
+  const auto coder = make_gpu_coder(options());
+  Bytes chunk(1024, std::byte{1});
+  ChangeLog log;
+  fail("cudaMemcpyAsync", 0, 1);
+  EXPECT_FALSE(decode_noted(*coder, chunk, log).by_gpu);
+  EXPECT_TRUE(decode_noted(*coder, chunk, log).by_gpu);
+}
+
 TEST_F(GpuTest, WhatAlwaysFailsIsGivenUpThoughOtherWorkSucceeds) {
   const auto coder = make_gpu_coder(options());
   const Batch batch(2, 2, rng_);

@@ -289,8 +289,9 @@ class SyncDirectory(SyncTest):
         self.assertGreater(status["lag_seconds"], 1)
         harness.wait_until(lambda: self.reader()["lag_seconds"] > 1, "its record")
         shutil.rmtree(self.join("versions/2"))
-        status = service.wait_status(lambda status: status["version"] == 2, "version 2")
-        self.assertEqual((status["lag_seconds"], status["health"]), (0, "healthy"))
+        service.wait_status(lambda status: (status["version"], status["lag_seconds"],
+                                            status["health"]) == (2, 0, "healthy"),
+                            "version 2, healthy")
 
     def announced(self, *options):
         for folder in (self.object(".tmp"), self.object("readers")):  # the user may write there

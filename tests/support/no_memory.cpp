@@ -10,11 +10,16 @@ namespace {
 constexpr long kEnough = std::numeric_limits<long>::max();
 std::atomic<long> allocations_left = kEnough;
 
+}  // namespace
+
+#ifndef WEIGHTFS_SANITIZED
+namespace {
+
 bool may_allocate() noexcept { return allocations_left == kEnough || --allocations_left >= 0; }
 
 }  // namespace
 
-// All other forms call these, but those of sanitizers, which belong together too.
+// All other forms call these.
 void* operator new(std::size_t size) {
   void* const memory = may_allocate() ? std::malloc(size) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();
@@ -22,6 +27,7 @@ void* operator new(std::size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace weightfs::test {
 

@@ -1,7 +1,8 @@
 // NoMemory: as long as it lives, operator new throws std::bad_alloc, in every thread, after the
 // next `left` calls.
 //
-// A program that has this brings an operator new of its own (no_memory.cpp).
+// A program that has this brings an operator new of its own (no_memory.cpp).  Not so under a
+// sanitizer, which has one: tests skip themselves there (kSanitized).
 #pragma once
 
 namespace weightfs::test {

@@ -21,6 +21,7 @@
 #include "store/base/error.hpp"
 #include "store/staging/staging.hpp"
 #include "tests/support/no_memory.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -690,6 +691,7 @@ TEST(RequestPool, AThreadThatTheSystemRefusesIsStartedLater) {
 // ---- without memory ----
 
 TEST(RequestPool, WithoutMemoryTheCallerGetsAnErrorAndThePoolGoesOn) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's operator new";
   Caller parked, held, interrupted;
   interrupted.is_patient = true;
   RequestPool pool({1});

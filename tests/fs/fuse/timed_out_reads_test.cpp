@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/no_memory.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -25,6 +26,7 @@ TEST(TimedOutReads, CoverWhatIsInThemForAMoment) {
 
 // Its caller cannot fail: it answers a READ.
 TEST(TimedOutReads, WithoutMemoryAReadIsNotNoted) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's operator new";
   TimedOutReads late;
   const auto now = Clock::now();
   const test::NoMemory none;

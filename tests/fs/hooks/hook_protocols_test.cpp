@@ -141,10 +141,12 @@ TEST_F(VllmHookTest, OneWithoutTheExtensionIsNotTroubledAgain) {
   EXPECT_EQ(hook_.base_of_change(), 0U);
 }
 
-TEST_F(VllmHookTest, OneThatMayNotBeUpdatedInPlaceIsNotEvenAsked) {
+TEST_F(VllmHookTest, OneThatMayNotBeUpdatedInPlaceIsAskedOnlyWhoItIs) {
   VllmHook hook(client_, spec("vllm", ",inplace=no"), "/mnt/w", kQuick);
   hook.tell(kTarget, {});
-  EXPECT_EQ(engine_.take_calls().front(), "POST /pause?mode=keep");
+  const Calls calls = engine_.take_calls();
+  EXPECT_EQ(calls.front(), kLookCall);
+  EXPECT_EQ(calls.at(1), "POST /pause?mode=keep");
   EXPECT_EQ(hook.find_update()->reason, "inplace=no");
 }
 

@@ -46,10 +46,12 @@ class RankedEngine {
   /// Another process: it loads its own version, and holds nothing.
   void restart() {
     const std::lock_guard lock(mutex_);
-    for (Rank& rank : ranks_) rank = {.instance = "process-" + std::to_string(++instances_)};
-    config_["instance_id"] = std::to_string(instances_);
-    label_ = "default";
-    is_paused_ = false;
+    start_anew();
+  }
+  /// In the next one, which is never answered.
+  void restart_in(const std::string& call) {
+    const std::lock_guard lock(mutex_);
+    restarts_in_ = call;
   }
   /// Fails this many times.  `call`: a path, or a method.
   void fail(const std::string& call, int times = 1, int status = 500) {
@@ -107,6 +109,13 @@ class RankedEngine {
   [[nodiscard]] std::string url() const { return server_.url(); }
 
  private:
+  void start_anew() {
+    for (Rank& rank : ranks_) rank = {.instance = "process-" + std::to_string(++instances_)};
+    config_["instance_id"] = std::to_string(instances_);
+    label_ = "default";
+    is_paused_ = false;
+  }
+
   [[nodiscard]] bool has(std::uint64_t version) const {
     return std::all_of(ranks_.begin(), ranks_.end(),
                        [&](const Rank& rank) { return rank.weights == version; });
@@ -121,6 +130,11 @@ class RankedEngine {
     if (auto& [times, status] = failures_[name]; times > 0) {
       times--;
       return {.status = status, .body = "it was told to fail"};
+    }
+    if (name == restarts_in_) {
+      restarts_in_.clear();
+      start_anew();
+      return {.body = "{", .cut_after = 0, .reset = true};
     }
     const ServedReply reply = carry_out(request, body, method, name);
     const auto lost = lost_.extract(name);
@@ -267,6 +281,7 @@ class RankedEngine {
                {"kv_transfer_config", nullptr}};
   std::map<std::string, std::pair<int, int>> failures_;
   std::map<std::string, ServedReply> lost_;
+  std::string restarts_in_;
   RankCalls calls_;
   int polls_ = 0;
   bool is_paused_ = false, has_running_ = false, is_spoilt_ = false;
@@ -543,6 +558,37 @@ TEST_F(VllmInPlaceTest, ARankThatFailsAfterTheProxyGaveUpIsNotBelieved) {
       EXPECT_EQ(failure_of(*hook, 2), "");
       EXPECT_TRUE(engine.serves(2)) << engine.died();
     }
+  }
+}
+
+// Its ranks are in step: those of the process before were not.
+TEST_F(VllmInPlaceTest, AnEngineThatWasStartedAnewInAReloadIsTold) {
+  for (const char* more : {"", ",inplace=no"}) {
+    SCOPED_TRACE(more);
+    RankedEngine engine(2);
+    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    const auto hook = make(engine, more);
+    EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
+    engine.restart_in("reload_weights");
+    EXPECT_NE(failure_of(*hook, 2), "");
+    EXPECT_EQ(failure_of(*hook, 2), "");
+    EXPECT_TRUE(engine.serves(2)) << engine.died();
+  }
+}
+
+// Nobody can ask it how many ranks it has while it hangs.
+TEST_F(VllmInPlaceTest, AnEngineThatDoesNotAnswerAfterAReloadIsOutOfStepAllTheSame) {
+  for (const char* more : {"", ",inplace=no"}) {
+    SCOPED_TRACE(more);
+    RankedEngine engine(2);
+    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    const auto hook = make(engine, more);
+    EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
+    engine.fail("reload_weights");
+    engine.fail("/server_info");
+    EXPECT_NE(failure_of(*hook, 2), "");
+    EXPECT_NE(failure_of(*hook, 2), "");  // it was not asked yet
+    expect_words(failure_of(*hook, 2), std::string(kVllmOutOfStep));
   }
 }
 

@@ -1,5 +1,6 @@
 // Random loaders of many kinds against two invariants: nobody mixes versions in a load, and no
-// program that is started after a load is done gets an old version.
+// program that is started after a load is done gets an old version.  And a third: a rank that has
+// all follows at its second load, whoever stays in its pass with a part.
 //
 // Some sessions run programs of one kind, one after another: there the processes of a program get
 // one version too.  In the others they overlap as they like.
@@ -38,6 +39,7 @@ struct Script {
   BootTime start{};  // after the program's
   std::vector<Step> steps = {};
   bool is_child = false;  // of the first process of the program
+  bool follows = false;   // at the second load: it opens all, and is quiet between its loads
 };
 
 /// What is started at once: an engine, a shell's loop, a copy.
@@ -87,11 +89,13 @@ class Programs {
         return layer_by_layer();
       case 16:
         return part_again();
+      case 17:
+        return beside_a_part();
       default:
         return launcher();
     }
   }
-  static constexpr unsigned kKinds = 18;
+  static constexpr unsigned kKinds = 19;
 
   unsigned random(unsigned count) { return static_cast<unsigned>(rng_() % count); }
   BootTime random(BootTime most) {
@@ -294,6 +298,51 @@ class Programs {
     return script;
   }
 
+  /// A rank that opens all shards again and again, in any order as a thread pool does, each load
+  /// for seconds or minutes, and others that have a part.  It polls, or reads the symlink now and
+  /// then, or never.
+  Program beside_a_part() {
+    Program program{.kind = "beside a part"};
+    Script all{.start = random(milliseconds(50)), .follows = true};
+    const auto begins_with = random(2) == 0 ? small_files() : std::vector<std::uint32_t>{};
+    const BootTime pause = random(3) == 0 ? milliseconds(5) : seconds(25);
+    const BootTime compiles = random(3) == 0 ? minutes(3) : seconds(1);
+    const unsigned polls = random(3);
+    auto files = shards();
+    all.steps.push_back({milliseconds(100), 0, 1});
+    for (unsigned load = 1; load < 9; load++) {
+      std::shuffle(files.begin(), files.end(), rng_);
+      add_files(all, load, begins_with);
+      if (!begins_with.empty()) all.steps.push_back({random(compiles), 0, load});
+      for (const std::uint32_t file : files) {
+        add_files(all, load, {file});
+        if (polls > 0) all.steps.push_back({seconds(2), random(polls) == 0 ? kLink : 0, load});
+        all.steps.push_back({random(pause), 0, load});
+      }
+      all.steps.push_back({kModelGrace + random(minutes(6)), 0, load});
+      if (polls > 0) all.steps.push_back({milliseconds(5), random(polls) == 0 ? kLink : 0, load});
+    }
+    program.scripts.push_back(std::move(all));
+    for (unsigned part = random(3); part < 3; part++) program.scripts.push_back(part_loader());
+    return program;
+  }
+
+  /// Config and a shard or two, then idle; or the same again now and then.
+  Script part_loader() {
+    Script script{.start = random(milliseconds(50)), .steps = {{milliseconds(100), 0, 1}}};
+    auto files = shards();
+    std::shuffle(files.begin(), files.end(), rng_);
+    files.resize(1 + random(2));
+    const unsigned loads = random(2) == 0 ? 1 : 2 + random(8);
+    for (unsigned load = 1; load <= loads; load++) {
+      add_files(script, load, {PassWorld::kConfig});
+      add_files(script, load, files);
+      script.steps.push_back({random(minutes(8)), 0, load});
+    }
+    script.steps.push_back({random(minutes(40)), 0, loads});
+    return script;
+  }
+
   /// md5sum of one shard.
   Program one_shard() {
     Program program{.kind = "one shard"};
@@ -323,6 +372,7 @@ class PassesModel : public testing::Test {
     pid_t first = 0;
     bool is_alone = true;  // no other program of the session was in the middle of a load
     bool must_be_newest = false;
+    bool is_apart = false;  // no other program of the session runs
   };
   struct Actor {
     std::size_t program = 0;
@@ -330,6 +380,7 @@ class PassesModel : public testing::Test {
     Script script;
     std::size_t next = 0;
     std::map<unsigned, std::uint64_t> loads = {};  // load -> version
+    std::uint64_t due = 0;                         // its next load is of that or a newer version
   };
   struct Event {
     BootTime at{};
@@ -357,12 +408,13 @@ class PassesModel : public testing::Test {
     return text;
   }
 
-  void launch(unsigned kind, const std::string& session) {
+  void launch(unsigned kind, const std::string& session, bool is_apart = false) {
     Running running{.program = programs_.make(kind), .session = session};
     running.started = world_.now;
     running.newest = world_.newest;
     running.processes = running.program.scripts.size();
     running.must_be_newest = true;
+    running.is_apart = is_apart;
     for (const Running& other : runs_) {
       if (other.session != session || is_forgotten(other)) continue;
       // Half of it may have joined another's pass, which was full before the other half started.
@@ -434,6 +486,7 @@ class PassesModel : public testing::Test {
     opens_++;
     if (step.kept != Step::open) world_.close(actor.pid);
     if (step.kept == Step::mapped) world_.processes.at(actor.pid).mapped.insert(got);
+    if (actor.script.follows && running.is_apart) check_follows(actor, step, got);
     check(actor, running, step, got);
     if (step.load > running.load) {
       if (running.load > 0) share(running.session);
@@ -445,6 +498,16 @@ class PassesModel : public testing::Test {
     if (step.file < PassWorld::kConfig) running.opened.insert(step.file);
     if (running.full == BootTime{} && running.opened.size() == kModelShards)
       running.full = world_.now;
+  }
+
+  /// At one load it may wait for others, and at the one before have met them, in a pass that they
+  /// had begun a little earlier.
+  void check_follows(Actor& actor, const Step& step, std::uint64_t got) {
+    if (step.load == 1 || actor.loads.contains(step.load)) return;
+    ASSERT_GE(got, actor.due) << "its second load is an old version: " << describe(actor);
+    const bool has_met = got > actor.loads.rbegin()->second && got < world_.newest;
+    actor.due = has_met ? got : world_.newest;
+    followed_++;
   }
 
   void check(Actor& actor, Running& running, const Step& step, std::uint64_t got) {
@@ -505,7 +568,7 @@ class PassesModel : public testing::Test {
     const bool is_idle = std::all_of(runs_.begin(), runs_.end(), [&](const Running& running) {
       return running.session != session || running.ended != BootTime{};
     });
-    if (is_idle) launch(number, session);
+    if (is_idle) launch(number, session, true);
     return seconds(1) + programs_.random(seconds(50));
   }
 
@@ -525,7 +588,7 @@ class PassesModel : public testing::Test {
   std::map<std::string, pid_t> shells_;
   std::map<std::string, BootTime> next_launch_;
   BootTime next_sweep_ = world_.now;
-  std::uint64_t opens_ = 0, new_ = 0, alone_ = 0;
+  std::uint64_t opens_ = 0, new_ = 0, alone_ = 0, followed_ = 0;
 };
 
 TEST_F(PassesModel, NobodyMixesAndWhoComesAfterALoadGetsTheNewest) {
@@ -533,6 +596,7 @@ TEST_F(PassesModel, NobodyMixesAndWhoComesAfterALoadGetsTheNewest) {
   EXPECT_GT(opens_, 2500u);
   EXPECT_GT(new_, 100u) << "hardly a program had to get the newest version";
   EXPECT_GT(alone_, 500u) << "hardly a program was alone in its session";
+  EXPECT_GE(followed_, 1u) << "hardly a rank with all had to follow";
   EXPECT_GT(world_.looked_again, 50u) << "hardly a walk was led to another version";
 }
 

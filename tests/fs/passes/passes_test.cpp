@@ -83,6 +83,17 @@ class PassesTest : public testing::Test {
     }
     return version;
   }
+  /// A rank that has all, and reads no small file, in one pass with a process that has a part and
+  /// is idle.  Returns: that.
+  pid_t start_beside_a_part() {
+    const std::string session = fmt::format("session {}", world_.processes.size());
+    const pid_t part = start(session);
+    rank_ = start(session);
+    const std::uint64_t version = world_.newest;
+    for (const std::uint32_t file : {kConfig, 1u}) EXPECT_EQ(read(part, file), version);
+    EXPECT_EQ(load(rank_), version);
+    return part;
+  }
   /// By a process that ends.
   std::uint64_t cat(std::uint32_t file, const std::string& session = "session 1") {
     const pid_t pid = world_.start(session);
@@ -99,6 +110,7 @@ class PassesTest : public testing::Test {
   void publish() { world_.newest++; }
 
   PassWorld world_{kShards};
+  pid_t rank_ = 0;  // start_beside_a_part()
 };
 
 // ---- what begins a pass, and who is in it ----
@@ -547,16 +559,133 @@ TEST_F(PassesTest, WhoHasWaitedOnceWaitsNoMoreAndTheOthersMeetItLater) {
 }
 
 TEST_F(PassesTest, WhoWaitsDoesNotLeaveInTheMiddleOfThatLoad) {
-  const pid_t slow = start(), other = start();
-  for (const std::uint32_t file : {kIndex, 1u}) read(slow, file);
-  for (const std::uint32_t file : {kConfig, kIndex, 1u, 2u, 3u}) read(other, file);
+  for (const bool begins_with_small : {false, true}) {
+    start_beside_a_part();
+    const std::uint64_t version = world_.newest;
+    publish();
+    wait(minutes(5));
+    std::vector<std::uint32_t> files{1, 1, 2, 1, 2, 2, 3};  // for longer than the grace
+    if (begins_with_small) files.insert(files.begin(), {kConfig, kIndex});
+    for (const std::uint32_t file : files) {
+      EXPECT_EQ(read(rank_, file), version) << file;
+      wait(seconds(12));
+      world_.read_link(rank_);
+    }
+    EXPECT_EQ(read(rank_, kIndex), world_.newest) << "the load is done";
+  }
+}
+
+// It compiles in between.  By then nobody may be left for whom it waits.
+TEST_F(PassesTest, WhoWaitsGetsTheWeightsOfItsConfig) {
+  for (const bool ends : {false, true}) {
+    const pid_t part = start_beside_a_part();
+    const std::uint64_t version = world_.newest;
+    publish();
+    wait(minutes(14));
+    EXPECT_EQ(read(rank_, kConfig), version);
+    if (ends) world_.end(part);
+    wait(seconds(70));
+    EXPECT_EQ(read(rank_, kIndex), version);
+    wait(seconds(70));
+    EXPECT_EQ(load(rank_), version);
+    wait(kGrace);
+    EXPECT_EQ(read(rank_, 2), world_.newest);
+  }
+}
+
+TEST_F(PassesTest, WhoWaitsAndOpensNoWeightsFollowsWithinFifteenMinutes) {
+  start_beside_a_part();
   publish();
   wait(minutes(5));
-  for (const std::uint32_t file : {kConfig, kIndex, 1u, 2u, 3u}) {
-    EXPECT_EQ(read(other, file), 42u);
-    world_.read_link(other);
-    wait(seconds(10));
+  EXPECT_EQ(read(rank_, kConfig), 42u);
+  wait(minutes(15) - kTick);
+  EXPECT_EQ(read(rank_, kConfig), 42u);
+  wait(kTick);
+  EXPECT_EQ(read(rank_, kConfig), 43u);
+}
+
+// A thread pool: whichever shard comes first.
+TEST_F(PassesTest, WhoHasAllAndBeginsAgainWithAnotherShardFollowsBesideAPartLoader) {
+  start_beside_a_part();
+  std::uint64_t before = world_.newest;
+  for (unsigned i = 0; i < 6; i++) {
+    publish();
+    wait(minutes(2));
+    const std::uint64_t version = i == 0 ? before : world_.newest;
+    for (const std::uint32_t file : {2 + i % 2, 1u, 3 - i % 2}) {
+      EXPECT_EQ(read(rank_, file), version) << i << ", file " << file;
+    }
   }
+}
+
+// As those of a draft model, when the slowest rank is ready.
+TEST_F(PassesTest, RanksThatHaveAllAndLookAgainAtSomeShardsGetOneVersion) {
+  const pid_t fast = start(), slow = start();
+  load(fast);
+  publish();
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    wait(seconds(30));
+    EXPECT_EQ(read(slow, file), 42u);
+  }
+  for (const pid_t rank : {fast, slow}) EXPECT_EQ(read(rank, 3), 42u);
+  wait(kGrace);
+  for (const pid_t rank : {fast, slow}) EXPECT_EQ(read(rank, 3), 43u);
+}
+
+TEST_F(PassesTest, ALoadThatBeginsWithAnotherShardInALivePassIsOneVersion) {
+  const pid_t rank = start(), other = start();
+  load(rank);
+  publish();
+  wait(seconds(55));
+  read(other, 1);
+  wait(seconds(5));
+  for (const std::uint32_t file : {2u, 3u, 1u}) {
+    EXPECT_EQ(read(rank, file), 42u) << file;
+    wait(seconds(40));
+    world_.read_link(rank);
+  }
+  wait(kGrace);
+  for (const std::uint32_t file : {3u, 1u, 2u}) EXPECT_EQ(read(rank, file), 43u) << file;
+}
+
+TEST_F(PassesTest, WhoHasAllAndKeepsThemMappedFollowsAfterFifteenMinutes) {
+  const pid_t pid = start();
+  for (std::uint32_t file = 1; file <= kShards; file++) world_.open(pid, file);
+  publish();
+  wait(minutes(15) - kTick);
+  EXPECT_EQ(world_.open(pid, 2), 42u);
+  wait(minutes(15));
+  EXPECT_EQ(world_.open(pid, 2), 43u);
+  EXPECT_EQ(world_.open(pid, 1), 43u);
+}
+
+// The first OPEN was led to another version, and now it would wait.
+TEST_F(PassesTest, ARetryThatEndsInAnotherPassHasNotWaitedThere) {
+  const pid_t rank = start(), part = start();
+  load(rank);
+  publish();
+  wait(seconds(30));
+  read(part, 1);
+  wait(seconds(30));
+  PassOpen open{.reader = world_.reader(rank),
+                .link = "latest",
+                .version = 42,
+                .file = 1,
+                .name = 1,
+                .kind = PassFile::weights,
+                .weights_count = kShards,
+                .newest = 43};
+  EXPECT_EQ(world_.passes.opened(open, world_.now).wanted, 43u);
+  open.version = 43;
+  open.is_retry = true;
+  EXPECT_EQ(read(part, kIndex), 42u);
+  EXPECT_EQ(world_.passes.opened(open, world_.now).wanted, 0u);
+  const pid_t other = start();
+  for (const std::uint32_t file : {kIndex, 1u}) EXPECT_EQ(read(other, file), 43u);
+  EXPECT_EQ(load(rank), 43u);
+  publish();
+  wait(minutes(5));
+  EXPECT_EQ(load(rank), 43u) << "for the sake of the other";
 }
 
 TEST_F(PassesTest, ASubsetLoaderThatKeepsItsFilesOpenLeavesAfterFifteenMinutes) {
@@ -789,6 +918,46 @@ TEST_F(PassesTest, WhoReadsTheIndexLaterGetsThatOfItsConfig) {
   wait(seconds(70));
   EXPECT_EQ(read(pid, kIndex), 42u);
   EXPECT_EQ(load(pid), 42u);
+}
+
+TEST_F(PassesTest, WhoReadsItsConfigAgainWithinTheGraceGetsWeightsOfThatVersion) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  load(pid);
+  publish();
+  wait(seconds(50));
+  EXPECT_EQ(read(pid, kConfig), 42u);
+  wait(seconds(20));
+  EXPECT_EQ(load(pid), 42u);
+  wait(kGrace);
+  EXPECT_EQ(read(pid, kConfig), 43u);
+}
+
+TEST_F(PassesTest, ConfigAndIndexAreOfOneLoadThoughTheGraceEndsBetweenThem) {
+  const pid_t pid = start();
+  for (const std::uint32_t file : {kConfig, kIndex}) read(pid, file);
+  load(pid);
+  publish();
+  wait(kGrace - kTick);
+  EXPECT_EQ(read(pid, kConfig), 42u);
+  wait(kTick);
+  EXPECT_EQ(world_.look(pid), 42u);
+  EXPECT_EQ(read(pid, kIndex), 42u);
+  EXPECT_EQ(load(pid), 42u);
+}
+
+TEST_F(PassesTest, WhoPollsTheConfigWithoutAPauseAfterALoadMovesOnToo) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  load(pid);
+  publish();
+  wait(kGrace - kTick);
+  for (unsigned i = 0; i < 2; i++) {
+    EXPECT_EQ(read(pid, kConfig), 42u);
+    wait(seconds(1));
+  }
+  wait(kTick);
+  EXPECT_EQ(read(pid, kConfig), 43u);
 }
 
 // generation_config.json, a minute after the weights.

@@ -885,6 +885,50 @@ TEST_F(AwsCredentialsTest, NobodyWaitsForARefreshButOne) {
   server_.reset();  // its threads use the variables above
 }
 
+// Of requests in flight when a secret was changed, the first asked for it, and the others were told
+// to use the old one.
+TEST_F(AwsCredentialsTest, WhoDoubtsWhileAnotherAsksWaitsForWhatItFinds) {
+  const std::string go = (home_ / "go").string(), asked = (home_ / "asked").string();
+  write_text(home_ / "secret", "old");
+  config("[default]\ncredential_process = " +
+         script("secret=$(cat '" + (home_ / "secret").string() +
+                "')\n[ $secret = old ] || { : > '" + asked + "'; while [ ! -e '" + go +
+                "' ]; do sleep 0.01; done; }\n" +
+                R"(echo "{\"Version\": 1, \"AccessKeyId\": \"ID\", \"SecretAccessKey\": )" +
+                R"(\"$secret\"}")"));
+  const auto keys = chain();
+  const AwsCredentials old = keys->get({});
+  EXPECT_EQ(old.secret_access_key, "old");
+  write_text(home_ / "secret", "new");
+  const auto secret_after_doubt = [&](const Context& context) {
+    keys->doubted(old);
+    return keys->get(context).secret_access_key;
+  };
+  std::jthread first([&] { EXPECT_EQ(secret_after_doubt({}), "new"); });
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(asked); }));
+  EXPECT_EQ(code_of([&] { secret_after_doubt(Context{}.within(std::chrono::milliseconds(50))); }),
+            ErrorCode::timed_out);
+  std::jthread second([&] { EXPECT_EQ(secret_after_doubt({}), "new"); });
+  write_text(go, "");
+  first.join();
+  second.join();
+  EXPECT_EQ(secret_after_doubt({}), "new") << "signed before, refused after the others had asked";
+}
+
+// A signature may be refused for another reason.
+TEST_F(AwsCredentialsTest, KeysThatAreDoubtedStayWhereTheSourceFails) {
+  Renewing source;
+  serve_container(source.handler());
+  const auto keys = chain();
+  const AwsCredentials first = keys->get({});
+  source.down = true;
+  for (int i = 0; i < 3; i++) {
+    keys->doubted(first);
+    EXPECT_TRUE(same_keys(keys->get({}), first));
+  }
+  EXPECT_LT(seen().size(), 10u) << "not asked for each doubt";
+}
+
 TEST_F(AwsCredentialsTest, AWaiterHasADeadlineOfItsOwn) {
   std::latch released(1);
   std::atomic<bool> asked = false;

@@ -205,7 +205,23 @@ TEST_F(PublishQueueTest, RefusesWhatIsStillOpenForWritingAndNamesFileAndHolders)
 }
 
 // Each hand-over was "still open for writing, held by no visible process".
-TEST_F(PublishQueueTest, SaysWhenTheKernelCannotTellWhoWrites) {
+TEST_F(PublishQueueTest, RefusesAStoreWhoseFileSystemHasNoLeases) {
+  started();
+  std::string message;
+  // A directory has none anywhere.
+  EXPECT_EQ(code_of([&] { require_leases(writer().store->path()); }, &message),
+            ErrorCode::unsupported);
+  for (const char* words : {"has no leases", "Invalid argument", "choose another --store"}) {
+    EXPECT_NE(message.find(words), message.npos) << message;
+  }
+  // NFSv4 and SMB answer as if somebody wrote to each file.
+  const File held = File::open(writer().store->path() / "STORE", O_WRONLY);
+  EXPECT_EQ(code_of([&] { restarted(); }, &message), ErrorCode::unsupported);
+  EXPECT_NE(message.find("has no leases"), message.npos) << message;
+  EXPECT_NE(message.find("choose another --store"), message.npos) << message;
+}
+
+TEST_F(PublishQueueTest, SaysWhyTheKernelDoesNotTellWhoWrites) {
   const StagingId directory = started().stage("run", checkpoint(1));
   const StagingId config = writer().find(directory, "config.json").value();
   const auto backing = writer().staging.backing_path(config);
@@ -216,19 +232,19 @@ TEST_F(PublishQueueTest, SaysWhenTheKernelCannotTellWhoWrites) {
     if (!none.works()) GTEST_SKIP() << "needs root";
     NoLeases::give_away(backing);
     EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }, &message),
-              ErrorCode::unsupported);
+              ErrorCode::permission);
     NoLeases::take_back(backing);
   }
-  EXPECT_NE(message.find("has no leases"), message.npos) << message;
-  EXPECT_NE(message.find("choose another --store"), message.npos) << message;
+  EXPECT_NE(message.find("Permission denied): only its owner may"), message.npos) << message;
+  EXPECT_EQ(message.find("has no leases"), message.npos) << message;
   EXPECT_TRUE(is_staged("run"));
   {
     const NoLeases none;
     NoLeases::give_away(marker);
-    EXPECT_EQ(code_of([&] { restarted(); }, &message), ErrorCode::unsupported);
+    EXPECT_EQ(code_of([&] { restarted(); }, &message), ErrorCode::permission);
     NoLeases::take_back(marker);
   }
-  EXPECT_NE(message.find("choose another --store"), message.npos) << message;
+  EXPECT_NE(message.find("who has CAP_LEASE"), message.npos) << message;
   started().hand_over(directory, "step-1");
   EXPECT_TRUE(writer().settles());
 }

@@ -128,6 +128,21 @@ TEST_F(ImageTableTest, AForgottenVersionIsGoneAndItsFilesStayForWhoReadsThem) {
   EXPECT_FALSE(filesystem::exists(file(1)));
 }
 
+// Nothing counts them, and it may be that nobody makes it again.
+TEST_F(ImageTableTest, WhoAddsAVersionRemovesTheFilesOfThoseForgotten) {
+  for (const std::uint64_t version : {1u, 2u, 3u}) {
+    add(version);
+    EXPECT_TRUE(table_->forget_images(version, table_->generation(version)));
+  }
+  table_->begin_images(1);
+  add(2);
+  EXPECT_TRUE(filesystem::exists(file(3)));
+  { const ImagesLock lock = table_->lock_images({}); }
+  EXPECT_TRUE(filesystem::exists(table_->image_directory(1)));
+  EXPECT_TRUE(filesystem::exists(file(2)));
+  EXPECT_FALSE(filesystem::exists(table_->image_directory(3)));
+}
+
 TEST_F(ImageTableTest, NothingIsWrittenUnderTheNamesOfARecordThatCannotBeForgotten) {
   add(1);
   sync_images(*table_, 1);

@@ -9,6 +9,7 @@
 
 #include "store/base/error.hpp"
 #include "store/parts/part_objects.hpp"
+#include "store/parts/wait_rhythm.hpp"
 #include "store/retention/collect.hpp"
 #include "tests/store/publish/publish_fixture.hpp"
 #include "tests/support/code_of.hpp"
@@ -196,42 +197,52 @@ TEST_F(PublishPartTest, TheLastOfManyCompletesAtItsFirstLook) {
   EXPECT_TRUE(publish(3, last).is_committed_here);
 }
 
-TEST_F(PublishPartTest, WhileItIsCompletedTheOthersDoNotCompleteIt) {
+// When others do is WaitRhythm's to say: tests/store/parts/wait_rhythm_test.cpp.
+TEST_F(PublishPartTest, WhileItIsCompletedTheOthersWaitForItAndMissNoPart) {
   publish_parts_from_to(2, kMany - 1);
-  std::atomic<bool> waits = false, knows_all = false, may_go_on = false;
-  std::atomic<unsigned> looks = 0, completers = 0;
   PublishOptions first = one_of_many(1), last = one_of_many(kMany);
-  first.part_wait = std::chrono::seconds(600);
-  first.waiting = [&](const std::vector<unsigned>& missing) {
-    EXPECT_EQ(missing, std::vector<unsigned>{kMany});
-    waits = true;
-  };
   const std::string record =
       keys::part_record(part_set(host(1).repository->id(), first.part, first.wishes.tag, 1), kMany);
+  std::atomic<Clock::time_point> asked_last = Clock::time_point::max();
   const auto hooks = std::make_shared<BucketHooks>();
-  hooks->after = [&](const BucketCall& call) { knows_all = knows_all || call.key == record; };
+  hooks->before = [&](const BucketCall& call) {
+    if (call.key == record) asked_last = Clock::now();
+  };
   Host waiting(Repository::open(std::make_unique<HookedBucket>(bucket_, hooks), {}),
                dir_ / "first");
-  first.at = [&](std::string_view point) {
-    if (point == "complete") completers++;
-    if (point == "waiting" && knows_all) looks++;
+  std::atomic<bool> waits = false, misses_none = false, is_too_early = false;
+  first.part_wait = std::chrono::seconds(600);
+  first.waiting = [&](const std::vector<unsigned>& missing) {
+    EXPECT_EQ(missing, waits ? std::vector<unsigned>{} : std::vector<unsigned>{kMany});
+    (waits ? misses_none : waits) = true;
   };
+  first.at = [&](std::string_view point) {
+    if (point != "complete") return;
+    if (Clock::now() - asked_last.load() < kMany * WaitRhythm::kCompletingPerPart) {
+      is_too_early = true;
+    }
+  };
+  PartResult result;
+  std::jthread waiter([&](const std::stop_token& stop) {
+    try {
+      result = publish_part(waiting.history, *waiting.store, first, {.stop = stop}, {});
+    } catch (const Error& error) {
+      ADD_FAILURE() << error.what();
+    }
+  });
+  ASSERT_TRUE(eventually([&] { return waits.load(); }));
+  std::atomic<bool> may_go_on = false;
   last.at = [&](std::string_view point) {
     if (point == "complete") may_go_on.wait(false);
   };
-  PartResult result;
-  std::jthread waiter(
-      [&] { result = publish_part(waiting.history, *waiting.store, first, {}, {}); });
-  ASSERT_TRUE(eventually([&] { return waits.load(); }));
-  std::jthread completer([&] { EXPECT_TRUE(publish(3, last).is_committed_here); });
-  EXPECT_TRUE(eventually([&] { return looks >= 2 || completers > 0; }));
-  EXPECT_EQ(completers, 0u);
+  std::jthread completer([&] { EXPECT_EQ(publish(3, last).version, 1u); });
+  EXPECT_TRUE(eventually([&] { return misses_none.load(); }));
   may_go_on = true;
   may_go_on.notify_all();
   completer.join();
   waiter.join();
   EXPECT_EQ(result.version, 1u);
-  EXPECT_FALSE(result.is_committed_here);
+  EXPECT_FALSE(is_too_early);
 }
 
 TEST_F(PublishPartTest, APartThatNeverComesIsNamedAndTheOthersStay) {

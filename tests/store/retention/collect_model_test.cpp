@@ -17,6 +17,7 @@
 #include "store/base/bytes.hpp"
 #include "store/inspect/export.hpp"
 #include "tests/store/retention/gc_world.hpp"
+#include "tests/support/code_of.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -47,7 +48,7 @@ class GcModel {
     check();
     const GcLog log = world_.log();
     for (const auto& [key, bytes] : world_.bucket()->objects()) {
-      EXPECT_FALSE(log.objects.contains(key)) << key;
+      EXPECT_TRUE(!log.objects.contains(key) || is_of_unread_skip(key, log)) << key;
     }
     for (const std::string& key : above_) EXPECT_EQ(world_.has(key), is_above(key)) << key;
     read(world_.builder.newest());
@@ -200,6 +201,15 @@ class GcModel {
     const auto record = find_skip(*world_.builder.open(), key.versions, {});
     ASSERT_TRUE(record) << "its maker may be at work";
     for (const PackRef& pack : record->delta.packs) EXPECT_NE(pack.name, key.pack);
+  }
+
+  /// A pack of a skip whose record was damaged after the log had named it: only that record tells
+  /// whether it is an orphan.
+  bool is_of_unread_skip(const std::string& key, const GcLog& log) {
+    const auto skip = find_skip_key(key);
+    if (!skip || skip->pack.empty() || log.skips.contains(skip->versions)) return false;
+    return code_of([&] { (void)find_skip(*world_.builder.open(), skip->versions, {}); }) ==
+           ErrorCode::corrupt;
   }
 
   bool is_above(const std::string& key) const {

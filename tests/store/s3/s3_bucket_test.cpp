@@ -323,6 +323,26 @@ TEST(S3Bucket, ASecretThatWasRotatedIsReadAgain) {
   EXPECT_EQ(at.fake.count("PUT"), 2u);
 }
 
+// The service has the new secret before the file has it: an upload was refused for good meanwhile.
+TEST(S3Bucket, ASecretThatChangesAtTheServiceFirstIsWaitedFor) {
+  OverFake at;
+  const Environment set = at.fake.environment();
+  S3Bucket bucket("s3://bucket/run", {}, [&](std::string_view name) {
+    return name == "AWS_MAX_ATTEMPTS" ? std::optional<std::string>("3") : set(name);
+  });
+  bucket.put("key", TextSource("before"), {});
+  at.fail_first("PUT", 2, s3_error_reply(403, "SignatureDoesNotMatch"));
+  bucket.put("key", TextSource("after"), {});
+  EXPECT_EQ(at.object("key"), "after");
+  EXPECT_EQ(at.fake.count("PUT"), 4u);
+  at.fail_first("PUT", 100, s3_error_reply(403, "SignatureDoesNotMatch"));
+  std::string message;
+  EXPECT_EQ(code_of([&] { bucket.put("key", TextSource("x"), {}); }, &message),
+            ErrorCode::permission);
+  EXPECT_NE(message.find("given up after 3 attempts"), std::string::npos) << message;
+  EXPECT_EQ(at.fake.count("PUT"), 7u);
+}
+
 // ---- reads ----
 
 TEST(S3Bucket, AShortBodyIsReadAgain) {

@@ -20,8 +20,10 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/few_threads.hpp"
 #include "tests/support/meddling_coder.hpp"
+#include "tests/support/no_memory.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/watched_bucket.hpp"
 
 namespace weightfs {
@@ -250,6 +252,28 @@ TEST_F(PartialVersionTest, IsWhatWriteVersionMakesWhateverIsAskedForFromEverySta
       filled->wait_complete(Context{}.within(std::chrono::seconds(60)));
       expect_whole(*filled);
     }
+  }
+}
+
+// A window that nobody makes holds up its readers, its neighbours and the version for ever.
+TEST_F(PartialVersionTest, WhateverFailsForWantOfMemoryAllOfItComes) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer's operator new";
+  constexpr unsigned kStep = 5;
+  add_versions(1);
+  bool is_missed = true;
+  for (auto left = static_cast<unsigned>(rng_() % kStep); is_missed; left += kStep) {
+    const auto filled = fill_from_hanging(plan(1), options(3));
+    for (const auto& [path, bytes] : builder_.tree(1)) filled->ask(path, 0, bytes.size(), [] {});
+    builder_.bucket()->heal();
+    {
+      const test::NoMemory none(left);
+      const auto until = Clock::now() + std::chrono::seconds(60);
+      while (!none.was_missed() && !filled->is_complete() && Clock::now() < until)
+        std::this_thread::yield();
+      is_missed = none.was_missed();
+    }
+    ASSERT_TRUE(eventually([&] { return filled->is_complete(); })) << left << " allocations";
+    expect_whole(*filled);
   }
 }
 

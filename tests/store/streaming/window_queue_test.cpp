@@ -172,6 +172,17 @@ TEST(WindowQueueTest, WhatWasNeverTriedComesBeforeWhatFailed) {
   EXPECT_EQ(queue.take(0, kStart + kTold), Taken(0));
 }
 
+// Its file is not whole before, nor are its neighbours.
+TEST(WindowQueueTest, WhatPausedComesBeforeWhatWasNeverTried) {
+  WindowQueue queue(3, 1, true);
+  ASSERT_EQ(queue.take(0, kStart), Taken(0));
+  queue.pause(0, kStart);
+  const Clock::time_point later = kStart + std::chrono::minutes(1);
+  EXPECT_EQ(queue.take(0, later), Taken(0));
+  queue.set_here(0);
+  EXPECT_EQ(queue.take(0, later), Taken(1));
+}
+
 TEST(WindowQueueTest, WhatFailsAgainIsTriedLessAndLessOftenUnlessSomebodyAsks) {
   WindowQueue queue(1, 1, true);
   Clock::time_point now = kStart;

@@ -29,7 +29,7 @@ TEST(WindowWaitersTest, AreCalledOnceWhenTheLastOfTheirWindowsIsHereOrOneFails) 
 // Whatever fails after a window counts as here would leave its file without an end.
 TEST(WindowWaitersTest, TakingThemNeedsNoMoreMemoryThanWasMadeRoomFor) {
   WindowWaiters waiters;
-  for (std::size_t window : {1, 2, 2, 2}) {
+  for (std::size_t window : {1u, 2u, 2u, 2u}) {
     waiters.add(std::array<std::size_t, 1>{window}, [] {});
   }
   std::vector<WindowWaiters::Wake> calls;

@@ -223,7 +223,8 @@ TEST_F(SyncTest, ShowsTheFirstVersionWhileItIsFilledAndNothingNewerUntilItIsComp
   ASSERT_EQ(status.partial.size(), 1u);
   EXPECT_LT(status.partial.at(1).bytes_here, status.partial.at(1).bytes);
   gate->open();
-  ASSERT_TRUE(eventually([&] { return has_complete(*on, 1); }));
+  ASSERT_TRUE(
+      eventually([&] { return has_complete(*on, 1) && on->sync.find_partial(1) == nullptr; }));
   EXPECT_TRUE(on->sync.catalog()->incomplete.empty());
   on->sync.run_once({});
   expect_latest(*on, 2);
@@ -255,7 +256,10 @@ TEST_F(SyncTest, AFirstVersionThatCannotBeRecordedHoldsUpNoLaterOne) {
   on->sync.start();
   ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 1; }));
   const auto lost = on->host.store->images().image_directory(1) / "config.json";
-  ASSERT_TRUE(eventually([&] { return std::filesystem::file_size(lost) > 0; }));
+  ASSERT_TRUE(eventually([&] {
+    const auto first = on->sync.find_partial(1);
+    return first && first->is_here("config.json");
+  }));
   ASSERT_TRUE(std::filesystem::remove(lost));
   gate->open();
   EXPECT_TRUE(eventually([&] { return !on->sync.status().error.empty(); }));
