@@ -70,7 +70,7 @@ trap 'exit 1' INT TERM
 # named and run once more, alone; not so what a sanitizer reports, or a program that ends without a
 # verdict or is ended in a test that hangs: those are no matter of time.
 run_shards() {
-  local pids=() result=0 again='' logs names i
+  local pids=() result=0 again='' logs names left i
   logs=$(mktemp -d)
   for ((i = 0; i < 2 * JOBS; i++)); do
     GTEST_BRIEF=0 GTEST_TOTAL_SHARDS=$((2 * JOBS)) GTEST_SHARD_INDEX=$i \
@@ -80,8 +80,13 @@ run_shards() {
   for i in "${!pids[@]}"; do
     wait "${pids[$i]}" || {
       names=$(sed -n 's/^\[  FAILED  \] \([^ ,]*\.[^ ,]*\).*/\1/p' "$logs/$i" | sort -u | paste -sd:)
-      name_failure "${1##*/}, shard $i: ${names:-no test failed}$(unfinished_test "$logs/$i")"
-      if [ -z "$names" ] || grep -q 'Sanitizer' "$logs/$i"; then result=1; else again+=${again:+:}$names; fi
+      left=$(unfinished_test "$logs/$i")
+      name_failure "${1##*/}, shard $i: ${names:-no test failed}$left"
+      if [ -z "$names" ] || [ -n "$left" ] || grep -q 'Sanitizer' "$logs/$i"; then
+        result=1
+      else
+        again+=${again:+:}$names
+      fi
     }
     grep -vE '^\[( RUN      |       OK |----------)\]' "$logs/$i" || true
   done

@@ -134,7 +134,12 @@ pack() {
 
 # auditwheel proves the tag: it looks at every symbol. libfuse3 comes along, unmodified, by the rpath.
 prove() {
-  local raw wheel size
+  local raw wheel size newer
+  newer=$(objdump -T "$folder/weightfs_wheel" | sed -nE 's/.*\(GLIBC_2\.(3[5-9]|[4-9][0-9])\) *//p' | paste -sd' ')
+  [ -z "$newer" ] || {
+    echo "the program asks glibc for calls that 2.34 does not have: write them in scripts/wheel/newer_calls.cpp: $newer" >&2
+    return 1
+  }
   raw=$(ls "$WORK"/raw/*.whl)
   wheel=$output/$(basename "${raw%-py3-none-*}")-py3-none-$TAG.whl
   rm -f "$wheel"

@@ -101,11 +101,7 @@ int to_exit_code(ErrorCode code) noexcept {
 void log_failure(std::string_view operation, const std::exception& error) noexcept {
   const auto* known = dynamic_cast<const Error*>(&error);
   if (known != nullptr && known->code() == ErrorCode::not_found) return;
-  try {
-    log_warning(std::string(operation) + ": " + error.what());
-  } catch (const std::exception&) {
-    // Out of memory: nothing is logged, but the caller still gets its errno.
-  }
+  log_caught(operation, error);
 }
 
 }  // namespace weightfs::fs

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
 #include <map>
 #include <set>
 
@@ -19,6 +21,8 @@
 
 namespace weightfs::fs {
 namespace {
+
+constexpr std::chrono::seconds kWithoutMemory{1};
 
 /// Useful, but not necessary: an error is only logged.
 template <typename Work>
@@ -161,7 +165,13 @@ std::optional<HookWish> Hooks::find_wish() const {
 void Hooks::run(HookReconciler& reconciler, const std::stop_token& stop) {
   const Context context{.stop = stop};
   while (!stop.stop_requested()) {
-    wait(reconciler, reconciler.round([this] { return find_wish(); }, context), stop);
+    try {
+      wait(reconciler, reconciler.round([this] { return find_wish(); }, context), stop);
+    } catch (const std::exception& error) {  // no memory, mostly
+      log_caught("telling engines", error);
+      std::unique_lock lock(mutex_);
+      noticed_.wait_for(lock, stop, kWithoutMemory, [] { return false; });
+    }
   }
 }
 

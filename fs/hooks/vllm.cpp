@@ -50,6 +50,7 @@ VllmHook::VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem:
 std::optional<std::uint64_t> VllmHook::find_reported(const Context& context) {
   try {
     const auto label = calls_.find_label(context);
+    if (!label) engine_.reset();  // nothing says whether it is the same process
     if (label && *label != told_) forget();
     return label;
   } catch (const TransportError&) {
@@ -70,7 +71,7 @@ std::uint64_t VllmHook::base_of_change() const noexcept {
 /// How it is configured, or why nobody knows.
 VllmEngine VllmHook::ask(const Context& context) {
   try {
-    engine_ = calls_.describe(context);
+    engine_ = calls_.describe(context.within(timeout_ / 2));  // a reload does without
     return *engine_;
   } catch (const Error& error) {
     context.check("vLLM was asked how it is configured");

@@ -117,6 +117,15 @@ bool Passes::wants_no_more(const Pass& pass, const Member& member, BootTime now)
   return is_whole || now - member.used >= times_.most;
 }
 
+/// Whether an OPEN by a member with all files is of the load that it stayed for, however long it
+/// pauses in that.  The file that it began with comes last in such a load, or it is the next one.
+bool Passes::goes_on(const Member& member, const PassOpen& open, BootTime now) const noexcept {
+  if (open.kind != PassFile::weights || now - member.used >= times_.most) return false;
+  if (!member.waited || !member.round || member.round->count() == 0) return false;
+  if (member.round->has(open.file)) return false;
+  return open.file != member.first_weights || member.round->count() + 1 == member.weights.count();
+}
+
 /// Whether an OPEN starts the load over.
 /// Returns: nullopt if not; true if the member leaves its pass for that; false if it stays.
 std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
@@ -124,6 +133,7 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
   if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
   if (member.weights.count() == 0) return {};
   const bool is_done = has_all(pass, member), is_again = has_opened(member, open);
+  if (is_done && goes_on(member, open, now)) return {};
   if (is_done ? member.knows_newer : is_again && wants_no_more(pass, member, now)) return true;
   const bool is_long = is_at_long_rest(pass, member, now);
   if (is_done && is_long && (member.open == 0 || now - member.used >= times_.most)) return true;

@@ -107,7 +107,7 @@ Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const 
   if (const auto closed = passes_.find(target.closed); closed != passes_.end()) {
     closed->second.closed = last_use(open.reader.session);  // before this OPEN counts
   }
-  if (target.is_repetition) member->repetitions++;
+  if (target.is_repetition && !target.waits) member->repetitions++;
   if (target.waits && !member->waited) {
     member->waited = now;
     member->repetitions = 0;  // it goes on with this load even if it pauses in it

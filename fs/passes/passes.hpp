@@ -55,7 +55,9 @@
 //               pass is live, a member that has all and has seen no other version, if it opens a
 //               weights file other than the one that it began with: all ranks may look again at
 //               some.  A member waits for `grace`, and on until it has opened all its weights files
-//               again, or has used none for `grace`; if it has opened only small files, for `most`
+//               again, or has used none for `grace`; if it has opened only small files, for `most`.
+//               A weights file that it has not opened again since does not end its load within
+//               `most`, but that with which it began, unless that is the last one
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -313,6 +315,8 @@ class Passes {
                                   BootTime now) const noexcept;
   [[nodiscard]] bool wants_no_more(const Pass& pass, const Member& member,
                                    BootTime now) const noexcept;
+  [[nodiscard]] bool goes_on(const Member& member, const PassOpen& open,
+                             BootTime now) const noexcept;
   [[nodiscard]] std::optional<bool> leaves(const Pass& pass, const Member& member,
                                            const PassOpen& open, BootTime now) const noexcept;
   [[nodiscard]] bool has_moved_on(const Pass& pass, const Member& member, std::uint32_t file,

@@ -26,6 +26,10 @@ int fsopen(const char* type, unsigned int flags) noexcept {
   return static_cast<int>(syscall(SYS_fsopen, type, flags));
 }
 
+int fspick(int directory, const char* path, unsigned int flags) noexcept {
+  return static_cast<int>(syscall(SYS_fspick, directory, path, flags));
+}
+
 int fsconfig(int fd, unsigned int command, const char* key, const void* value, int more) noexcept {
   return static_cast<int>(syscall(SYS_fsconfig, fd, command, key, value, more));
 }

@@ -20,7 +20,7 @@ using WallClock = std::chrono::system_clock;
 constexpr auto kRefreshEarly = std::chrono::minutes(5);
 constexpr auto kRefreshPause = std::chrono::seconds(30);  // after a failure, while the keys are
                                                           // valid
-constexpr auto kDoubtPause = std::chrono::seconds(10);    // between two questions for a doubt
+constexpr auto kDoubtPause = std::chrono::seconds(3);     // between two questions for a doubt
 
 // Five minutes before the keys expire; half-way if they live less than ten.
 WallClock::time_point refresh_time(const AwsCredentials& keys, WallClock::time_point now) {
@@ -115,7 +115,7 @@ class AwsCredentialChain::Impl {
     const auto now = WallClock::now();
     if (!is_valid(now)) std::rethrow_exception(failure);
     refresh_at_ = now + std::min<WallClock::duration>(kRefreshPause, (held_->expires - now) / 4);
-    doubt_again_at_ = std::max(doubt_again_at_, refresh_at_);
+    doubt_again_at_ = now + kDoubtPause;
     if (!is_logged_) log_failure(failure);
     is_logged_ = true;
     return *held_;

@@ -52,7 +52,7 @@ class AwsCredentialChain {
   void refused(const AwsCredentials& credentials);
 
   /// The service refuses a signature: of a secret that was changed, or for another reason.  The
-  /// sources are asked at the next get(), at most once in 10 s, and all others wait for what they
+  /// sources are asked at the next get(), at most once in 3 s, and all others wait for what they
   /// say; without an answer these stay.
   void doubted(const AwsCredentials& credentials);
 

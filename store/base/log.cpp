@@ -173,6 +173,14 @@ void log_error(std::string_view message) {
   logger().error(message);
 }
 
+void log_caught(std::string_view doing, const std::exception& error) noexcept {
+  try {
+    log_warning(std::string(doing) + ": " + error.what());
+  } catch (const std::exception&) {
+    // Whoever catches it goes on.
+  }
+}
+
 LogCounts log_counts() noexcept { return {logged_warnings, logged_errors}; }
 
 std::string log_line(std::chrono::system_clock::time_point time, LogLevel level,

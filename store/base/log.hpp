@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -38,6 +39,9 @@ void log_debug(std::string_view message);
 void log_info(std::string_view message);
 void log_warning(std::string_view message);
 void log_error(std::string_view message);
+
+/// Logs "DOING: what()" as a warning; nothing where there is no memory for that.
+void log_caught(std::string_view doing, const std::exception& error) noexcept;
 
 /// Warnings and errors of this process, whether or not they were written.
 struct LogCounts {

@@ -99,6 +99,7 @@ struct PublishQueue::State {
   [[nodiscard]] std::shared_ptr<QueueItem> first() const;  // under `mutex`
   std::shared_ptr<QueueItem> next(const std::stop_token& stop);
   void step(const std::shared_ptr<QueueItem>& item, const std::stop_token& stop);
+  void end_step(QueueItem& item);
   void advance(QueueItem& item, const Context& context);
   void look_for_version(QueueItem& item, const Context& context);
   void publish_item(QueueItem& item, const Context& context);

@@ -44,7 +44,7 @@ using std::chrono::milliseconds;
 using Phase = HandOverRecord::Phase;
 
 constexpr int kQueueNice = 10;
-constexpr milliseconds kFirstRetry{500};
+constexpr milliseconds kFirstRetry{500}, kWithoutMemory{1000};
 
 /// This work must not slow down the trainer.  Threads started by this one inherit the priority.
 void lower_priority() {
@@ -65,7 +65,15 @@ bool may_pass(ErrorCode code) noexcept {
 
 void PublishQueue::State::run(const std::stop_token& stop) {
   lower_priority();
-  while (const std::shared_ptr<QueueItem> item = next(stop)) step(item, stop);
+  while (!stop.stop_requested()) {
+    try {
+      if (const std::shared_ptr<QueueItem> item = next(stop)) step(item, stop);
+    } catch (const std::exception& error) {  // no memory, mostly: once more
+      log_caught("publishing", error);
+      std::unique_lock lock(mutex);
+      changed.wait_for(lock, stop, kWithoutMemory, [] { return false; });
+    }
+  }
 }
 
 std::shared_ptr<QueueItem> PublishQueue::State::first() const {
@@ -104,21 +112,30 @@ void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
   const std::stop_callback forward(stop,
                                    [source = item->stop]() mutable { source.request_stop(); });
   try {
-    advance(*item, context);
-  } catch (const FinalError& error) {
-    failed(*item, error, true);
-  } catch (const Error& error) {
-    failed(*item, error, false);
-  } catch (const std::exception& error) {
-    failed(*item, Error(ErrorCode::io, error.what()), false);
+    try {
+      advance(*item, context);
+    } catch (const FinalError& error) {
+      failed(*item, error, true);
+    } catch (const Error& error) {
+      failed(*item, error, false);
+    } catch (const std::exception& error) {
+      failed(*item, Error(ErrorCode::io, error.what()), false);
+    }
+  } catch (...) {
+    end_step(*item);
+    throw;
   }
+  end_step(*item);
+}
+
+void PublishQueue::State::end_step(QueueItem& item) {
   bool is_gone = false;
   change([&] {
-    item->is_running = false;
-    item->missing.clear();
-    is_gone = item->is_gone;
+    item.is_running = false;
+    item.missing.clear();
+    is_gone = item.is_gone;
   });
-  if (is_gone) remove_links(links_of(item->record));
+  if (is_gone) remove_links(links_of(item.record));
 }
 
 void PublishQueue::State::advance(QueueItem& item, const Context& context) {

@@ -451,8 +451,8 @@ bool ImageTable::forget_images(std::uint64_t version, std::uint64_t generation) 
     log_warning(error.what());
   }
   const std::scoped_lock lock(mutex_);
-  complete_.erase(version);
   leftovers_.insert(version);
+  complete_.erase(version);
   if (had_records) forgotten_.insert(version);
   return true;
 }

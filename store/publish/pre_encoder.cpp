@@ -15,12 +15,15 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <set>
 #include <stop_token>
-#include <system_error>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -53,6 +56,14 @@ constexpr std::ptrdiff_t kGrowingFilesMax = 8;
 
 /// Threads that code one: more than its writer has.
 constexpr unsigned kGrowingThreadsMax = 4;
+
+void log_not_coded(const std::string& path, const std::exception& error) noexcept {
+  try {
+    log_debug(fmt::format("{} is not coded early: {}", path, error.what()));
+  } catch (const std::bad_alloc&) {
+    // Nor is there memory to say so.
+  }
+}
 
 unsigned growing_threads(unsigned threads) {
   if (threads == 0) threads = work_threads();
@@ -148,7 +159,7 @@ struct PreEncoder::State {
     std::stop_source stop;
     std::jthread thread;
   };
-  using Works = std::vector<std::unique_ptr<Work>>;
+  using Works = std::list<std::unique_ptr<Work>>;
 
   State(History& the_history, Store& the_store, EarlyOptions the_options);
 
@@ -249,10 +260,14 @@ void PreEncoder::State::run(const std::stop_token& stop) {
       is_poked = false;
       joined.swap(ended);
     }
-    while (!stop.stop_requested()) {
-      Work* const work = next();
-      if (work == nullptr) break;
-      begin(*work);
+    try {
+      while (!stop.stop_requested()) {
+        Work* const work = next();
+        if (work == nullptr) break;
+        begin(*work);
+      }
+    } catch (const std::bad_alloc&) {
+      // The rest is coded when it is published.
     }
   }
   end_all();
@@ -336,8 +351,8 @@ bool PreEncoder::State::is_abandoned(const Entry& entry) const {
 void PreEncoder::State::begin(Work& work) {
   try {
     work.thread = std::jthread([this, &work] { work_on(work); });
-  } catch (const std::system_error& error) {
-    log_debug(fmt::format("{} is not coded early: {}", work.file.path, error.what()));
+  } catch (const std::exception& error) {
+    log_not_coded(work.file.path, error);
     end_work(work);
   }
 }
@@ -360,7 +375,7 @@ void PreEncoder::State::work_on(Work& work) {
                        {work.stop.get_token(), Clock::time_point::max()});
     coding.run(work.file.is_written);
   } catch (const std::exception& error) {
-    log_debug(fmt::format("{} is not coded early: {}", work.path, error.what()));
+    log_not_coded(work.path, error);
   }
   end_work(work);
 }
@@ -373,8 +388,7 @@ void PreEncoder::State::end_work(const Work& work) {
     if (is_closed && !entry->result) entry->tried.reset();  // now that it is complete
     if (entry != nullptr && !entry->result) entry->begun.reset();
     const auto own = std::ranges::find(works, &work, &std::unique_ptr<Work>::get);
-    ended.push_back(std::move(*own));
-    works.erase(own);
+    ended.splice(ended.end(), works, own);  // takes no memory: nothing may fail here
     is_poked = true;
   }
   changed.notify_all();

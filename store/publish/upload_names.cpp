@@ -53,11 +53,11 @@ std::string digits_of(Store& store, std::string_view record) {
     const auto known = store.db().find(ColumnFamily::store, std::string(record));
     const bool is_ours = known && known->size() == 2 * kDigits && known->ends_with(place_of(store));
     if (is_ours) return known->substr(0, kDigits);
-    if (known && known->size() == kDigits) {  // of a release before 0.6.0
-      set_digits(store, record, *known, Durability::process);
-      return *known;
-    }
-    if (known) log_info("the store was copied here: interrupted uploads begin anew");
+    const bool is_old = known && known->size() == kDigits;  // of a release before 0.6.0
+    // Two stores of that release may have the same digits, which harms no skips: theirs have the
+    // same bytes.
+    if (is_old && record == kSkipUploader) digits = *known;
+    if (known && !is_old) log_info("the store was copied here: interrupted uploads begin anew");
     set_digits(store, record, digits, Durability::process);
   } catch (const Error& error) {
     log_debug(fmt::format("interrupted uploads cannot be resumed: {}", error.what()));

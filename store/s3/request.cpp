@@ -26,6 +26,8 @@ HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
   return options;
 }
 
+constexpr std::chrono::seconds kSecretPause{3};
+
 /// Whether a status in `expected` is really an answer, rather than a temporary or credential
 /// problem.
 bool is_expected(const S3Call& call, const S3Refusal& refusal) {
@@ -125,7 +127,11 @@ S3Client::Outcome S3Client::judge(const S3Call& call, Try& state, Attempts& atte
     learn_clock(*refusal.date);
     return Outcome::again_at_once;
   }
-  if (refusal.is_about_keys() && sign_) return judge_keys(state, refusal, context);
+  if (refusal.is_about_keys() && sign_) {
+    // Many requests may wait for the same secret: they must not use up the retries of all.
+    if (refusal.is_wrong_signature()) attempts.retry_after = kSecretPause;
+    return judge_keys(state, refusal, context);
+  }
   return refusal.is_transient() ? Outcome::again : Outcome::refused;
 }
 

@@ -32,6 +32,8 @@ namespace {
 /// Retry delay for a version whose files are all here but cannot be recorded, usually because the
 /// disk is full.
 constexpr std::chrono::milliseconds kFirstRecordDelay{1000};
+// For want of memory nobody may have said that a version is whole.
+constexpr std::chrono::seconds kLookAgain{10};
 
 /// A damaged object may have thousands of windows, each with a message of its own.
 constexpr std::chrono::seconds kLogPause{10};
@@ -56,6 +58,7 @@ struct PartialImages::State {
   bool note_error(std::uint64_t version, const PartialVersion& filled);
 
   void complete_all();
+  bool complete_whole() noexcept;
   bool complete(std::uint64_t version);
   bool try_to_complete(std::uint64_t version);
   void record(std::uint64_t version, const PartialVersion& filled);
@@ -94,11 +97,12 @@ struct PartialImages::State {
   std::condition_variable_any whole_changed;
   std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
   std::map<std::uint64_t, Eviction::Reservation> bases;  // reserved for the versions in `filling`
-  std::set<std::uint64_t> whole;    // part of `filling`: all files are here, to be recorded
+  bool has_whole = false;                                // all files of one of them have come
   std::set<std::uint64_t> damaged;  // versions with damaged images, found while filling
   std::uint64_t ended_bytes = 0;    // fetched for versions that are no longer partial
-  // Of versions in `whole`: why the last attempt to record them failed.
+  // Of versions whose files are all here: why the last attempt to record them failed.
   std::map<std::uint64_t, std::pair<ErrorCode, std::string>> record_errors;
+  bool is_untold = false;  // of the completer: one was recorded, and nobody was told
   std::jthread completer;  // last: it uses the members above
 };
 
@@ -293,7 +297,6 @@ void PartialImages::State::end(std::uint64_t version) {
   told.erase(version);
   filling.erase(version);
   bases.erase(version);
-  whole.erase(version);
   record_errors.erase(version);
 }
 
@@ -312,10 +315,15 @@ bool PartialImages::State::note(std::uint64_t version) {
     if (found == filling.end()) return false;
     filled = found->second.get();
   }
-  const bool has_changed = note_error(version, *filled);
+  bool has_changed = true;
+  try {
+    has_changed = note_error(version, *filled);
+  } catch (const std::bad_alloc&) {
+    // It may be the last call of all.
+  }
   if (!filled->is_complete()) return has_changed;
   const std::lock_guard lock(mutex);
-  whole.insert(version);
+  has_whole = true;
   whole_changed.notify_all();
   return true;
 }
@@ -340,20 +348,42 @@ bool PartialImages::State::note_error(std::uint64_t version, const PartialVersio
 void PartialImages::State::complete_all() {
   std::minstd_rand random{std::random_device()()};
   for (unsigned failures = 0; !context.stop.stop_requested();) {
-    std::unique_lock lock(mutex);
-    whole_changed.wait(lock, context.stop, [&] { return !whole.empty(); });
-    const std::set<std::uint64_t> versions = whole;
-    lock.unlock();
-    bool all = true;
+    {
+      std::unique_lock lock(mutex);
+      const Clock::duration pause =
+          failures == 0 ? kLookAgain : retry_delay(kFirstRecordDelay, failures, random);
+      whole_changed.wait_for(lock, context.stop, pause, [&] { return has_whole; });
+      has_whole = false;
+    }
+    failures = complete_whole() ? 0 : failures + 1;
+  }
+}
+
+/// Returns: false if something must be retried.
+bool PartialImages::State::complete_whole() noexcept {
+  bool all = true;
+  const auto tell_of_it = [this] {
+    if (is_untold) tell();
+    is_untold = false;
+  };
+  try {
+    tell_of_it();
+    std::vector<std::uint64_t> versions;
+    {
+      const std::lock_guard lock(mutex);
+      for (const auto& [version, filled] : filling) {
+        if (filled->is_complete()) versions.push_back(version);
+      }
+    }
     for (const std::uint64_t version : versions) {
       all = complete(version) && all;
+      tell_of_it();
     }
-    failures = all ? 0 : failures + 1;
-    if (all) continue;
-    lock.lock();
-    whole_changed.wait_for(lock, context.stop, retry_delay(kFirstRecordDelay, failures, random),
-                           [&] { return whole != versions; });
+  } catch (const std::exception& error) {
+    log_caught("recording versions that have come", error);
+    return false;
   }
+  return all;
 }
 
 /// Returns: false if it must be retried.
@@ -367,7 +397,7 @@ bool PartialImages::State::complete(std::uint64_t version) {
   } catch (const std::exception&) {
     return false;  // no memory
   }
-  tell();
+  is_untold = true;
   return true;
 }
 

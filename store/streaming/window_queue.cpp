@@ -25,15 +25,15 @@ WindowQueue::WindowQueue(std::size_t window_count, std::size_t worker_count, boo
 void WindowQueue::ask(std::size_t window) {
   Window& asked = windows_[window];
   if (asked.is_asked || asked.state == State::here || asked.state == State::failed) return;
-  asked.is_asked = true;
   if (asked.state == State::absent) asked_.push_back(window);
+  asked.is_asked = true;
 }
 
 void WindowQueue::read_ahead(std::size_t window) {
   Window& ahead = windows_[window];
   if (ahead.is_ahead || ahead.state != State::absent) return;
-  ahead.is_ahead = true;
   ahead_.push_back(window);
+  ahead.is_ahead = true;
 }
 
 std::optional<std::size_t> WindowQueue::take(std::size_t worker, Clock::time_point now) {
@@ -42,8 +42,10 @@ std::optional<std::size_t> WindowQueue::take(std::size_t worker, Clock::time_poi
   std::optional<std::size_t> window = pop(asked_);
   if (!window) window = pop(ahead_);
   if (!window && background_ < background_max_) {
-    window = pop(paused_);
+    // An object that the bucket goes on refusing holds up no more than half of the workers.
+    if (worker % 2 == 1) window = pop(paused_);
     if (!window) window = take_in_background(worker);
+    if (!window) window = pop(paused_);
     if (!window) window = pop(again_);
     if (window) {
       windows_[*window].in_background = true;

@@ -122,9 +122,21 @@ void ImageSyncer::run(const std::stop_token& stop) {
     if (stop.stop_requested()) return;
     const std::uint64_t version = std::prev(due_.end())->first;
     lock.unlock();
-    if (sync(version, stop)) continue;
+    if (try_to_sync(version, stop)) continue;
     lock.lock();
     changed_.wait_for(lock, stop, kUnrecordedPause, [] { return false; });
+  }
+}
+
+bool ImageSyncer::try_to_sync(std::uint64_t version, const std::stop_token& stop) noexcept {
+  try {
+    return sync(version, stop);
+  } catch (const std::exception& error) {  // no memory to say what went wrong
+    log_caught("syncing images", error);
+    const std::lock_guard lock(mutex_);
+    current_ = 0;
+    changed_.notify_all();
+    return false;
   }
 }
 
@@ -173,8 +185,8 @@ void ImageSyncer::end(std::uint64_t version, std::uint64_t generation, bool is_d
 void ImageSyncer::lose(std::uint64_t version, std::uint64_t generation, const Error& error,
                        const std::stop_token& stop) {
   if (!store_.images().forget_images(version, generation)) return wake();  // made anew meanwhile
-  log_error(fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what()));
   if (listener_.lost) listener_.lost(version, error);
+  log_error(fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what()));
   try {
     const ImagesLock removes = store_.images().lock_images(Context{stop, Clock::time_point::max()});
   } catch (const Error&) {

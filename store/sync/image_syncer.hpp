@@ -69,6 +69,7 @@ class ImageSyncer final : public VersionGuard {
   /// How many more files may be held.
   std::size_t may_hold();
   bool is_known(std::uint64_t version, std::uint64_t generation);
+  bool try_to_sync(std::uint64_t version, const std::stop_token& stop) noexcept;
   bool sync(std::uint64_t version, const std::stop_token& stop);
   void end(std::uint64_t version, std::uint64_t generation, bool is_done);
   void lose(std::uint64_t version, std::uint64_t generation, const Error& error,

@@ -256,19 +256,25 @@ void Sync::State::fill_all_asked(const Context& context) {
 
 /// The oldest.  Returns: whether there was one; why it could not be begun is noted.
 bool Sync::State::fill_asked(const Context& context) {
-  std::uint64_t version = 0;
+  decltype(asked)::node_type taken;
   change([&] {
-    if (!asked.empty()) version = asked.extract(asked.begin()).value();
+    if (!asked.empty()) taken = asked.extract(asked.begin());
   });
-  if (version == 0) return false;
+  if (!taken) return false;
+  const std::uint64_t version = taken.value();
   try {
-    with_errors([&] {
-      const auto reserved = reserve(version, context);
-      fill(version, context);
-    });
-  } catch (const Error& error) {
-    note_unfilled(version, error);
-    shown.listeners().changed();  // ends the wait of its waiters
+    try {
+      with_errors([&] {
+        const auto reserved = reserve(version, context);
+        fill(version, context);
+      });
+    } catch (const Error& error) {
+      note_unfilled(version, error);
+      shown.listeners().changed();  // ends the wait of its waiters
+    }
+  } catch (...) {  // for want of memory nobody was told: once more
+    change([&] { asked.insert(std::move(taken)); });
+    throw;
   }
   return true;
 }

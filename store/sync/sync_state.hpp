@@ -60,6 +60,7 @@ struct Sync::State {
 
   // sync_thread.cpp
   void run(const std::stop_token& stop);
+  Clock::time_point run_round(bool is_first, const Context& context);
   void wait(const std::stop_token& stop, Clock::time_point polled);
   Clock::time_point find_next_poll(Clock::time_point polled);
   void stop_workers();

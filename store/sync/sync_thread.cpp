@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <utility>
 
 #include "store/base/log.hpp"
 #include "store/materialize/file_filter.hpp"
@@ -9,37 +11,48 @@
 #include "store/sync/sync_state.hpp"
 
 namespace weightfs {
+namespace {
+
+constexpr std::chrono::seconds kWithoutMemory{1};
+
+}  // namespace
 
 // ---- the thread ----
 
 void Sync::State::run(const std::stop_token& stop) {
   const Context context{stop, Clock::time_point::max()};
-  {
-    const std::lock_guard lock(round_mutex);
-    remake(context);
-  }
+  bool is_first = true;
   while (!stop.stop_requested()) {
-    Clock::time_point polled;
-    {
-      const std::lock_guard lock(round_mutex);
-      try {
-        round(false, context, {});
-      } catch (const Error&) {
-        // failed() has already put it into the status and the log.
-      } catch (const std::exception& error) {
-        log_warning(fmt::format("sync: {}", error.what()));
-      }
-      change([&] { remaking = false; });
-      fill_all_asked(context);
-      polled = Clock::now();
-      try {
-        read_tags(context, find_next_poll(polled));
-      } catch (const std::exception& error) {
-        log_warning(fmt::format("sync: cannot show new tags: {}", error.what()));
-      }
+    try {
+      wait(stop, run_round(std::exchange(is_first, false), context));
+    } catch (const std::exception& error) {  // no memory, mostly
+      log_caught("sync", error);
+      std::unique_lock lock(mutex);
+      changed.wait_for(lock, stop, kWithoutMemory, [] { return false; });
     }
-    wait(stop, polled);
   }
+}
+
+/// Returns: when the bucket was polled.
+Clock::time_point Sync::State::run_round(bool is_first, const Context& context) {
+  const std::lock_guard lock(round_mutex);
+  if (is_first) remake(context);
+  try {
+    round(false, context, {});
+  } catch (const Error&) {
+    // failed() has already put it into the status and the log.
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("sync: {}", error.what()));
+  }
+  change([&] { remaking = false; });
+  fill_all_asked(context);
+  const Clock::time_point polled = Clock::now();
+  try {
+    read_tags(context, find_next_poll(polled));
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("sync: cannot show new tags: {}", error.what()));
+  }
+  return polled;
 }
 
 /// Until the next poll, which may become due while it is waited for.

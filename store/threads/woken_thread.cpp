@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "store/base/log.hpp"
@@ -68,8 +69,16 @@ Clock::duration WokenThread::work(const Context& context, bool is_woken) {
     note({});
     return pause;
   } catch (const std::exception& error) {
-    if (!context.stop.stop_requested()) note(error.what());
+    if (!context.stop.stop_requested()) note_failure(error);
     return options_.retry_pause;
+  }
+}
+
+void WokenThread::note_failure(const std::exception& error) noexcept {
+  try {
+    note(error.what());
+  } catch (const std::bad_alloc&) {
+    // Nor is there memory to say so.
   }
 }
 

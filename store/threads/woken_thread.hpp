@@ -9,6 +9,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <stop_token>
 #include <string>
@@ -53,6 +54,7 @@ class WokenThread {
   void run(const std::stop_token& stop);
   [[nodiscard]] bool wait(const std::stop_token& stop, Clock::duration pause);
   [[nodiscard]] Clock::duration work(const Context& context, bool is_woken);
+  void note_failure(const std::exception& error) noexcept;
   void note(std::string error);
 
   const Options options_;

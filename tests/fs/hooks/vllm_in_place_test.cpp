@@ -576,6 +576,21 @@ TEST_F(VllmInPlaceTest, AnEngineThatWasStartedAnewInAReloadIsTold) {
   }
 }
 
+// An older release does not say which version it has, so nothing shows that it was started anew.
+TEST_F(VllmInPlaceTest, AnEngineWithoutLabelsIsAskedEachTimeWhichProcessItIs) {
+  RankedEngine engine(2);
+  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  const auto hook = make(engine);
+  EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
+  engine.restart();
+  engine.fail("/weight_info", 1, 404);
+  EXPECT_EQ(hook->find_reported({}), std::nullopt);
+  engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
+  EXPECT_NE(failure_of(*hook, 2), "");
+  engine.with_rank(0, [](auto& rank) { rank.fails_in = ""; });
+  expect_words(failure_of(*hook, 2), std::string(kVllmOutOfStep));
+}
+
 // Nobody can ask it how many ranks it has while it hangs.
 TEST_F(VllmInPlaceTest, AnEngineThatDoesNotAnswerAfterAReloadIsOutOfStepAllTheSame) {
   for (const char* more : {"", ",inplace=no"}) {

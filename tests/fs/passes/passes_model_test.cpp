@@ -505,9 +505,10 @@ class PassesModel : public testing::Test {
   void check_follows(Actor& actor, const Step& step, std::uint64_t got) {
     if (step.load == 1 || actor.loads.contains(step.load)) return;
     ASSERT_GE(got, actor.due) << "its second load is an old version: " << describe(actor);
-    const bool has_met = got > actor.loads.rbegin()->second && got < world_.newest;
+    const std::uint64_t last = actor.loads.rbegin()->second;
+    followed_ += actor.due > last ? 1u : 0u;
+    const bool has_met = got > last && got < world_.newest;
     actor.due = has_met ? got : world_.newest;
-    followed_++;
   }
 
   void check(Actor& actor, Running& running, const Step& step, std::uint64_t got) {
@@ -592,7 +593,7 @@ class PassesModel : public testing::Test {
 };
 
 TEST_F(PassesModel, NobodyMixesAndWhoComesAfterALoadGetsTheNewest) {
-  play(minutes(60));
+  for (int i = 0; i < 5 && (i == 0 || followed_ == 0); i++) play(minutes(60));
   EXPECT_GT(opens_, 2500u);
   EXPECT_GT(new_, 100u) << "hardly a program had to get the newest version";
   EXPECT_GT(alone_, 500u) << "hardly a program was alone in its session";

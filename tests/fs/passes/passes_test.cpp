@@ -575,6 +575,35 @@ TEST_F(PassesTest, WhoWaitsDoesNotLeaveInTheMiddleOfThatLoad) {
   }
 }
 
+// Once it has stayed for another.
+TEST_F(PassesTest, ALoadWithPausesBetweenItsFilesIsOneVersion) {
+  for (const std::uint32_t first : {1u, 2u}) {
+    start_beside_a_part();
+    const std::uint64_t version = world_.newest;
+    publish();
+    for (std::uint32_t i = 0; i < kShards; i++) {
+      wait(kGrace + seconds(10));
+      EXPECT_EQ(read(rank_, (first + i - 1) % kShards + 1), version) << i;
+    }
+    wait(kGrace);
+    EXPECT_EQ(read(rank_, first), world_.newest);
+  }
+}
+
+// A look at one of them is no load that it would be in the middle of.
+TEST_F(PassesTest, WhoLookedAtAShardReloadsAllOfOneVersion) {
+  start_beside_a_part();
+  const std::uint64_t version = world_.newest;
+  publish();
+  wait(minutes(5));
+  EXPECT_EQ(read(rank_, 2), version) << "it stays for the part loader";
+  wait(minutes(5));
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    EXPECT_EQ(read(rank_, file), world_.newest) << file;
+    wait(kGrace + seconds(10));
+  }
+}
+
 // It compiles in between.  By then nobody may be left for whom it waits.
 TEST_F(PassesTest, WhoWaitsGetsTheWeightsOfItsConfig) {
   for (const bool ends : {false, true}) {
@@ -618,7 +647,7 @@ TEST_F(PassesTest, WhoHasAllAndBeginsAgainWithAnotherShardFollowsBesideAPartLoad
   }
 }
 
-// As those of a draft model, when the slowest rank is ready.
+// All at once, when the slowest rank is ready.
 TEST_F(PassesTest, RanksThatHaveAllAndLookAgainAtSomeShardsGetOneVersion) {
   const pid_t fast = start(), slow = start();
   load(fast);

@@ -173,14 +173,22 @@ TEST(WindowQueueTest, WhatWasNeverTriedComesBeforeWhatFailed) {
 }
 
 // Its file is not whole before, nor are its neighbours.
-TEST(WindowQueueTest, WhatPausedComesBeforeWhatWasNeverTried) {
-  WindowQueue queue(3, 1, true);
-  ASSERT_EQ(queue.take(0, kStart), Taken(0));
-  queue.pause(0, kStart);
+TEST(WindowQueueTest, WhatPausedComesBeforeWhatWasNeverTriedForHalfOfTheWorkers) {
+  WindowQueue queue(4, 2, true);
   const Clock::time_point later = kStart + std::chrono::minutes(1);
-  EXPECT_EQ(queue.take(0, later), Taken(0));
-  queue.set_here(0);
-  EXPECT_EQ(queue.take(0, later), Taken(1));
+  for (const std::size_t worker : {0u, 1u}) {
+    ASSERT_EQ(queue.take(0, kStart), Taken(worker));
+    queue.pause(worker, kStart);
+  }
+  EXPECT_EQ(queue.take(0, later), Taken(2)) << "which others do not hold up";
+  queue.set_here(2);
+  const Taken paused = queue.take(1, later);
+  ASSERT_TRUE(paused);
+  EXPECT_LT(*paused, 2u);
+  queue.set_here(*paused);
+  EXPECT_EQ(queue.take(0, later), Taken(3));
+  queue.set_here(3);
+  EXPECT_EQ(queue.take(0, later), Taken(1 - *paused));
 }
 
 TEST(WindowQueueTest, WhatFailsAgainIsTriedLessAndLessOftenUnlessSomebodyAsks) {
