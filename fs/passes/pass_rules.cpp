@@ -53,7 +53,7 @@ bool Passes::takes(const Pass& pass, const Reader& reader, BootTime now) const n
 bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& member,
                        BootTime now) const noexcept {
   if (member.open > 0 && now - member.loaded < times_.most) return true;
-  if (is_in_waited_load(member, now)) return true;
+  if (is_in_waited_load(member, now) || has_more_to_load(member, now)) return true;
   if (member.weights.count() == 0) return member.small && now - *member.small < times_.most;
   if (now - member.loaded < times_.grace) return true;
   if (is_invisible(key.process)) return false;
@@ -120,8 +120,7 @@ bool Passes::wants_no_more(const Pass& pass, const Member& member, BootTime now)
 /// Whether an OPEN by a member with all files is of the load that it stayed for, however long it
 /// pauses in that.  The file that it began with comes last in such a load, or it is the next one.
 bool Passes::goes_on(const Member& member, const PassOpen& open, BootTime now) const noexcept {
-  if (open.kind != PassFile::weights || now - member.used >= times_.most) return false;
-  if (!member.waited || !member.round || member.round->count() == 0) return false;
+  if (open.kind != PassFile::weights || !has_more_to_load(member, now)) return false;
   if (member.round->has(open.file)) return false;
   return open.file != member.first_weights || member.round->count() + 1 == member.weights.count();
 }
@@ -133,7 +132,7 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
   if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
   if (member.weights.count() == 0) return {};
   const bool is_done = has_all(pass, member), is_again = has_opened(member, open);
-  if (is_done && goes_on(member, open, now)) return {};
+  if (is_done && !member.knows_newer && goes_on(member, open, now)) return {};
   if (is_done ? member.knows_newer : is_again && wants_no_more(pass, member, now)) return true;
   const bool is_long = is_at_long_rest(pass, member, now);
   if (is_done && is_long && (member.open == 0 || now - member.used >= times_.most)) return true;
@@ -169,6 +168,12 @@ bool Passes::is_in_waited_load(const Member& member, BootTime now) const noexcep
   if (!member.waited || !member.round) return false;
   if (member.round->count() == 0) return now - *member.waited < times_.most;
   return member.round->count() < member.weights.count() && now - member.loaded < times_.grace;
+}
+
+/// Whether a member has opened some weights files, but not all, of the load that it stayed for.
+bool Passes::has_more_to_load(const Member& member, BootTime now) const noexcept {
+  if (!member.waited || !member.round || now - member.used >= times_.most) return false;
+  return member.round->count() > 0 && member.round->count() < member.weights.count();
 }
 
 /// Whether a member that would leave stays for the sake of others.  Only once: who loads layer by

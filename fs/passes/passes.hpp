@@ -57,7 +57,8 @@
 //               some.  A member waits for `grace`, and on until it has opened all its weights files
 //               again, or has used none for `grace`; if it has opened only small files, for `most`.
 //               A weights file that it has not opened again since does not end its load within
-//               `most`, but that with which it began, unless that is the last one
+//               `most`, unless it has seen another version, but that with which it began does, if
+//               it is not the last one
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -323,6 +324,7 @@ class Passes {
                                   BootTime now) const noexcept;
   [[nodiscard]] bool is_waited_for(const Pass& pass, const Member& member,
                                    BootTime now) const noexcept;
+  [[nodiscard]] bool has_more_to_load(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool is_in_waited_load(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool waits(const Pass& pass, const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool is_look_of_all(const Pass& pass, const Member& member, const PassOpen& open,

@@ -72,6 +72,7 @@ class AwsCredentialChain::Impl {
 
   // Asks the sources with the mutex unlocked.
   AwsCredentials fetch(std::unique_lock<RankedMutex>& lock, const Context& context) {
+    const auto begun = WallClock::now();
     fetching_ = true;
     lock.unlock();
     AwsCredentials keys;
@@ -92,7 +93,7 @@ class AwsCredentialChain::Impl {
     fetches_++;
     failure_ = failure;
     ended_.notify_all();
-    if (failure) return keep_held(failure);
+    if (failure) return keep_held(failure, begun);
     if (!held_ || !same_keys(*held_, keys)) {
       log_debug("AWS keys " + shown_key_id(keys.access_key_id) + " from " + keys.source);
     }
@@ -110,12 +111,14 @@ class AwsCredentialChain::Impl {
                     " have expired: renew them, and check this host's clock");
   }
 
-  // After a failure: uses keys that are still valid, and leaves the sources alone for a while.
-  AwsCredentials keep_held(const std::exception_ptr& failure) {
+  // After a failure: uses keys that are still valid, and leaves the sources alone for a while; for
+  // doubts, for which all requests wait, the longer the slower they are.
+  AwsCredentials keep_held(const std::exception_ptr& failure, WallClock::time_point begun) {
     const auto now = WallClock::now();
     if (!is_valid(now)) std::rethrow_exception(failure);
     refresh_at_ = now + std::min<WallClock::duration>(kRefreshPause, (held_->expires - now) / 4);
-    doubt_again_at_ = now + kDoubtPause;
+    doubt_again_at_ =
+        now + std::clamp<WallClock::duration>(4 * (now - begun), kDoubtPause, kRefreshPause);
     if (!is_logged_) log_failure(failure);
     is_logged_ = true;
     return *held_;

@@ -108,7 +108,7 @@ void ImageSyncer::sync_all() {
     if (due_.empty()) return;
     const std::uint64_t version = std::prev(due_.end())->first;
     lock.unlock();
-    if (!sync(version, {})) return;
+    if (!try_to_sync(version, {})) return;
   }
 }
 

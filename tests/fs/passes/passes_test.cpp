@@ -577,17 +577,32 @@ TEST_F(PassesTest, WhoWaitsDoesNotLeaveInTheMiddleOfThatLoad) {
 
 // Once it has stayed for another.
 TEST_F(PassesTest, ALoadWithPausesBetweenItsFilesIsOneVersion) {
-  for (const std::uint32_t first : {1u, 2u}) {
-    start_beside_a_part();
-    const std::uint64_t version = world_.newest;
-    publish();
-    for (std::uint32_t i = 0; i < kShards; i++) {
-      wait(kGrace + seconds(10));
-      EXPECT_EQ(read(rank_, (first + i - 1) % kShards + 1), version) << i;
+  for (const bool ends : {false, true}) {
+    for (const std::uint32_t first : {1u, 2u}) {
+      const pid_t part = start_beside_a_part();
+      const std::uint64_t version = world_.newest;
+      publish();
+      for (std::uint32_t i = 0; i < kShards; i++) {
+        wait(i == 0 ? kGrace + seconds(10) : minutes(10));
+        EXPECT_EQ(read(rank_, (first + i - 1) % kShards + 1), version) << i;
+        if (ends && i == 0) world_.end(part);
+      }
+      wait(kGrace);
+      EXPECT_EQ(read(rank_, first), world_.newest);
     }
-    wait(kGrace);
-    EXPECT_EQ(read(rank_, first), world_.newest);
   }
+}
+
+// What a link says is what is opened then.
+TEST_F(PassesTest, WhoLookedAtAShardIsToldTheVersionThatItGets) {
+  start_beside_a_part();
+  const std::uint64_t version = world_.newest;
+  publish();
+  wait(minutes(5));
+  EXPECT_EQ(read(rank_, 2), version);
+  wait(minutes(5));
+  const std::uint64_t told = world_.read_link(rank_);
+  for (const std::uint32_t file : {3u, 1u, 2u}) EXPECT_EQ(read(rank_, file), told) << file;
 }
 
 // A look at one of them is no load that it would be in the middle of.
