@@ -33,7 +33,7 @@ namespace {
 /// disk is full.
 constexpr std::chrono::milliseconds kFirstRecordDelay{1000};
 // For want of memory nobody may have said that a version is whole.
-constexpr std::chrono::seconds kLookAgain{10};
+constexpr std::chrono::seconds kLookForWhole{10};
 
 /// A damaged object may have thousands of windows, each with a message of its own.
 constexpr std::chrono::seconds kLogPause{10};
@@ -351,7 +351,7 @@ void PartialImages::State::complete_all() {
     {
       std::unique_lock lock(mutex);
       const Clock::duration pause =
-          failures == 0 ? kLookAgain : retry_delay(kFirstRecordDelay, failures, random);
+          failures == 0 ? kLookForWhole : retry_delay(kFirstRecordDelay, failures, random);
       whole_changed.wait_for(lock, context.stop, pause, [&] { return has_whole; });
       has_whole = false;
     }
