@@ -53,7 +53,7 @@ bool Passes::takes(const Pass& pass, const Reader& reader, BootTime now) const n
 bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& member,
                        BootTime now) const noexcept {
   if (member.open > 0 && now - member.loaded < times_.most) return true;
-  if (is_in_waited_load(member, now) || has_more_to_load(member, now)) return true;
+  if (is_in_waited_load(member, now)) return true;
   if (member.weights.count() == 0) return member.small && now - *member.small < times_.most;
   if (now - member.loaded < times_.grace) return true;
   if (is_invisible(key.process)) return false;
@@ -120,7 +120,7 @@ bool Passes::wants_no_more(const Pass& pass, const Member& member, BootTime now)
 /// Whether an OPEN by a member with all files is of the load that it stayed for, however long it
 /// pauses in that.  The file that it began with comes last in such a load, or it is the next one.
 bool Passes::goes_on(const Member& member, const PassOpen& open, BootTime now) const noexcept {
-  if (open.kind != PassFile::weights || !has_more_to_load(member, now)) return false;
+  if (open.kind != PassFile::weights || !is_in_waited_load(member, now)) return false;
   if (member.round->has(open.file)) return false;
   return open.file != member.first_weights || member.round->count() + 1 == member.weights.count();
 }
@@ -162,25 +162,21 @@ bool Passes::is_waited_for(const Pass& pass, const Member& member, BootTime now)
   return is_part_loader(pass, member) && !wants_no_more(pass, member, now);
 }
 
-/// Whether a member goes on with the load that it began when it waited.  If it has opened only
-/// small files in that, its weights may be long in coming, as those of any other load.
+/// Whether a member has not opened all its weights files in the load that it waited with, within
+/// `most` of the last use, or, if it has opened only small files in that, of its beginning.
 bool Passes::is_in_waited_load(const Member& member, BootTime now) const noexcept {
   if (!member.waited || !member.round) return false;
-  if (member.round->count() == 0) return now - *member.waited < times_.most;
-  return member.round->count() < member.weights.count() && now - member.loaded < times_.grace;
-}
-
-/// Whether a member has opened some weights files, but not all, of the load that it stayed for.
-bool Passes::has_more_to_load(const Member& member, BootTime now) const noexcept {
-  if (!member.waited || !member.round || now - member.used >= times_.most) return false;
-  return member.round->count() > 0 && member.round->count() < member.weights.count();
+  if (member.round->count() >= member.weights.count()) return false;
+  return now - (member.round->count() == 0 ? *member.waited : member.used) < times_.most;
 }
 
 /// Whether a member that would leave stays for the sake of others.  Only once: who loads layer by
 /// layer for hours holds nobody up for longer than a load.
 bool Passes::waits(const Pass& pass, const Member& member, BootTime now) const noexcept {
   if (member.waited) {
-    return now - *member.waited < times_.grace || is_in_waited_load(member, now);
+    if (now - *member.waited < times_.grace) return true;
+    if (!is_in_waited_load(member, now)) return false;
+    return member.round->count() == 0 || now - member.loaded < times_.grace;
   }
   if (member.weights.count() == 0 || !is_at_long_rest(pass, member, now)) return false;
   return std::any_of(members_.begin(), members_.end(), [&](const auto& item) {

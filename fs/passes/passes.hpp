@@ -324,7 +324,6 @@ class Passes {
                                   BootTime now) const noexcept;
   [[nodiscard]] bool is_waited_for(const Pass& pass, const Member& member,
                                    BootTime now) const noexcept;
-  [[nodiscard]] bool has_more_to_load(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool is_in_waited_load(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool waits(const Pass& pass, const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool is_look_of_all(const Pass& pass, const Member& member, const PassOpen& open,

@@ -368,12 +368,10 @@ class Materializer {
     options.sync = false;  // after the flip: store/sync/image_syncer.hpp
     options.noted = noted;
     options.begun = early;
-    if (watch_ != nullptr) {
-      options.meter = watch_->meter.get();
-      note_origin(plan, watch_->timing);
-    }
+    if (watch_ != nullptr) options.meter = watch_->meter.get();
     write_version(plan, history_.repository(), options, context_, progress_);
     is_writing_ = false;
+    if (watch_ != nullptr) note_origin(plan, watch_->timing);  // not of a way that was left
     if (early != nullptr) note_early(early->made_bytes());
     lap(watch_, &VersionTiming::build);
   }

@@ -605,13 +605,12 @@ void PartialVersion::State::note_change(Calls& calls) {
 
 /// Nothing of the version depends on those who are told, nor does one of them on another.
 void PartialVersion::State::call(const Calls& calls) const noexcept {
-  const auto tell = [&](const std::function<void()>& told) {
-    const auto trouble = trouble_of(told);
-    if (!trouble) return;
-    static_cast<void>(trouble_of([&] {
-      log_warning(fmt::format("filling version {}: nobody was told of a change: {}",
-                              plan.version->number(), trouble->message));
-    }));
+  const auto tell = [](const std::function<void()>& told) {
+    try {
+      told();
+    } catch (const std::exception& error) {
+      log_caught("telling that files of a version have come", error);
+    }
   };
   for (const auto& wake : calls.wakes) tell(wake);
   if (calls.changed && options.changed) tell(options.changed);

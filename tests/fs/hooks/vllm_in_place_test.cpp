@@ -71,6 +71,10 @@ class RankedEngine {
     const std::lock_guard lock(mutex_);
     change(config_);
   }
+  /// It is reloaded, and nobody sees its ranks.
+  void drop_extension() {
+    configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  }
   /// Stages of all ranks end after this many questions.
   void stage_slowly(int polls) {
     const std::lock_guard lock(mutex_);
@@ -494,7 +498,7 @@ TEST_F(VllmInPlaceTest, WithoutTheExtensionNothingIsBelievedAfterAReloadThatFail
   for (const char* more : {"", ",inplace=no", ",inplace=no,kv=keep"}) {
     SCOPED_TRACE(more);
     RankedEngine engine(2);
-    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    engine.drop_extension();
     const auto hook = make(engine, more);
     EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
     engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
@@ -516,7 +520,7 @@ TEST_F(VllmInPlaceTest, ARefusalOfAProxyPutsNoRankOutOfStep) {
   for (const char* more : {"", ",inplace=no"}) {
     SCOPED_TRACE(more);
     RankedEngine engine(2);
-    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    engine.drop_extension();
     const auto hook = make(engine, more);
     std::uint64_t version = 1;
     for (const int status : {404, 429, 503}) {
@@ -540,8 +544,7 @@ TEST_F(VllmInPlaceTest, ARankThatFailsAfterTheProxyGaveUpIsNotBelieved) {
     for (const ServedReply& loss : losses) {
       SCOPED_TRACE(std::to_string(&loss - losses.data()) + more);
       RankedEngine engine(2);
-      engine.configure(
-          [](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+      engine.drop_extension();
       const auto hook = make(engine, more);
       EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
       engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
@@ -566,7 +569,7 @@ TEST_F(VllmInPlaceTest, AnEngineThatWasStartedAnewInAReloadIsTold) {
   for (const char* more : {"", ",inplace=no"}) {
     SCOPED_TRACE(more);
     RankedEngine engine(2);
-    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    engine.drop_extension();
     const auto hook = make(engine, more);
     EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
     engine.restart_in("reload_weights");
@@ -579,7 +582,7 @@ TEST_F(VllmInPlaceTest, AnEngineThatWasStartedAnewInAReloadIsTold) {
 // An older release does not say which version it has, so nothing shows that it was started anew.
 TEST_F(VllmInPlaceTest, AnEngineWithoutLabelsIsAskedEachTimeWhichProcessItIs) {
   RankedEngine engine(2);
-  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  engine.drop_extension();
   const auto hook = make(engine);
   EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
   engine.restart();
@@ -596,7 +599,7 @@ TEST_F(VllmInPlaceTest, AnEngineThatDoesNotAnswerAfterAReloadIsOutOfStepAllTheSa
   for (const char* more : {"", ",inplace=no"}) {
     SCOPED_TRACE(more);
     RankedEngine engine(2);
-    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    engine.drop_extension();
     const auto hook = make(engine, more);
     EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
     engine.fail("reload_weights");
@@ -611,7 +614,7 @@ TEST_F(VllmInPlaceTest, RanksThatAreOutOfStepAreNotBelievedAfterARestartOfTheDae
   const test::TempDir dir;
   const auto db = Db::open(dir / "db");
   RankedEngine engine(2);
-  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  engine.drop_extension();
   std::atomic<std::uint64_t> newest{1};
   const auto start = [&] {
     HooksOptions options{.specs = {parse_hook("vllm=" + engine.url() + ",every=0.01")},
@@ -650,7 +653,7 @@ TEST_F(VllmInPlaceTest, RanksThatAreOutOfStepAreNotBelievedAfterARestartOfTheDae
 
 TEST_F(VllmInPlaceTest, OneRankLeavesNothingBehindAndIsToldAgain) {
   RankedEngine engine(1);
-  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  engine.drop_extension();
   const auto hook = make(engine);
   engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
   EXPECT_NE(failure_of(*hook, 1), "");
@@ -792,7 +795,7 @@ TEST_F(VllmInPlaceTest, WithAPrefixCacheRunningRequestsAreKeptOnlyIfThereAreNone
 
 TEST_F(VllmInPlaceTest, KeepIsForReloadsAsWell) {
   RankedEngine engine(1);
-  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  engine.drop_extension();
   const auto hook = make(engine, ",kv=keep");
   EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
   const RankCalls calls = engine.take_calls();

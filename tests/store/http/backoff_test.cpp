@@ -60,6 +60,22 @@ TEST(Backoff, retry_after_is_a_lower_bound_with_a_cap) {
   expect_spread(pauses(0, 1'000, -5s), 0s, 100ms);
 }
 
+// As those do that wait for a secret (store/s3/request.cpp): until its retries end, each has so
+// much.
+TEST(Backoff, sixteen_requests_with_pauses_of_three_seconds_last_eighteen) {
+  RetryBudget budget;
+  std::vector<Backoff> requests(16, Backoff(budget, 10));
+  std::vector<Clock::duration> waited(requests.size());
+  for (unsigned round = 0; round < 6; round++) {
+    for (std::size_t i = 0; i < requests.size(); i++) {
+      const auto pause = requests[i].next(3s);
+      ASSERT_TRUE(pause) << round;
+      waited[i] += *pause;
+    }
+  }
+  for (const Clock::duration all : waited) EXPECT_GE(all, 18s);
+}
+
 TEST(Backoff, gives_up_after_so_many_attempts) {
   RetryBudget budget;
   Backoff backoff(budget, 3);

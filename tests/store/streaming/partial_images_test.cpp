@@ -91,6 +91,7 @@ class PartialImagesTest : public ::testing::Test {
     options.threads = 2;
     options.tell_failures_for = std::chrono::milliseconds(20);
     options.changed = [this] {
+      if (!complete().empty() && told_complete_++ < untold_) throw std::bad_alloc();
       changes_++;
       stopper_.come();
     };
@@ -153,7 +154,8 @@ class PartialImagesTest : public ::testing::Test {
   test::RepositoryBuilder builder_;
   StoreLimits limits_{kGiB, 0};
   std::atomic<std::uint64_t> free_bytes_ = 100 * kGiB;
-  std::atomic<int> changes_ = 0;
+  std::atomic<int> changes_ = 0, told_complete_ = 0;
+  int untold_ = 0;   // of those told of a complete version: they throw
   Stopper stopper_;  // used in `changed`
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
@@ -384,6 +386,15 @@ TEST_F(PartialImagesTest, ARecordThatHasNoRoomIsWrittenLater) {
 }
 
 // ---- room ----
+
+// It would not be shown before something else changes.
+TEST_F(PartialImagesTest, WhoCouldNotBeToldOfACompleteVersionIsToldLater) {
+  add_versions(1);
+  untold_ = 2;
+  begin(1);
+  ASSERT_TRUE(becomes_complete(1));
+  EXPECT_TRUE(eventually([&] { return told_complete_ > 2; }));
+}
 
 TEST_F(PartialImagesTest, WithoutRoomNothingIsLeft) {
   add_versions(1);

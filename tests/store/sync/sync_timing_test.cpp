@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <filesystem>
 #include <optional>
+#include <string>
 
 #include "store/base/error.hpp"
 #include "store/sync/sync.hpp"
@@ -85,6 +88,28 @@ TEST_F(SyncTest, RecordsThatAColdHostFetchedASnapshot) {
   EXPECT_EQ(record->brought->unseen, std::nullopt);
   EXPECT_GE(record->brought->work.fetched_bytes, record->brought->bytes / 2);
   EXPECT_EQ(record->brought->work.written_bytes, record->brought->bytes);
+}
+
+// Of a way that was left nothing is said.
+TEST_F(SyncTest, RecordsTheWayThatWasTakenWhereTheBaseWasDamaged) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  const auto images = on->host.store->images().image_directory(1);
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(images)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    std::string bytes = read_text(entry.path());
+    std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(bytes.size() / 2), bytes.end(), 'x');
+    std::filesystem::remove(entry.path());
+    write_text(entry.path(), bytes);
+  }
+  publish(2);
+  on->sync.run_once({});
+  const auto record = on->host.store->timings().find(2);
+  ASSERT_TRUE(record && record->brought);
+  EXPECT_EQ(record->brought->base, 0u);
+  EXPECT_EQ(record->brought->snapshot, 1u);
+  EXPECT_EQ(record->brought->deltas, 1u);
 }
 
 TEST_F(SyncTest, CountsTheAttemptsAndTheWaitAfterAFailure) {
