@@ -163,11 +163,13 @@ bool Passes::is_waited_for(const Pass& pass, const Member& member, BootTime now)
 }
 
 /// Whether a member has not opened all its weights files in the load that it waited with, within
-/// `most` of the last use, or, if it has opened only small files in that, of its beginning.
+/// `most` of the last of them, or, if it has opened only small files in that, of its beginning.
+/// What may have been a look, and no load, is over after the grace.
 bool Passes::is_in_waited_load(const Member& member, BootTime now) const noexcept {
   if (!member.waited || !member.round) return false;
   if (member.round->count() >= member.weights.count()) return false;
-  return now - (member.round->count() == 0 ? *member.waited : member.used) < times_.most;
+  const BootTime since = member.round->count() == 0 ? *member.waited : member.loaded;
+  return now - since < (member.is_look ? times_.grace : times_.most);
 }
 
 /// Whether a member that would leave stays for the sake of others.  Only once: who loads layer by
@@ -267,13 +269,15 @@ Passes::Target Passes::decide(const PassOpen& open, const std::vector<ProcessId>
     const bool has_done =
         open.kind == PassFile::small && has_moved_on(*own, member, open.file, now);
     const bool would_leave = has_done || (repetition && *repetition);
-    const bool stays =
-        would_leave && (waits(*own, member, now) || is_look_of_all(*own, member, open, now));
-    if (would_leave && !stays) return follow(*own, open.newest, now);
+    const bool waits_for_others = would_leave && waits(*own, member, now);
+    const bool is_look =
+        would_leave && !waits_for_others && is_look_of_all(*own, member, open, now);
+    if (would_leave && !waits_for_others && !is_look) return follow(*own, open.newest, now);
     return {.pass = own->id,
             .version = own->version,
             .is_repetition = repetition.has_value(),
-            .waits = stays};
+            .waits = waits_for_others || is_look,
+            .is_look = is_look};
   }
   const Pass* pass = find_pass(open.link, open.reader, ancestors, now);
   if (pass == nullptr) return {.version = open.newest};

@@ -110,6 +110,7 @@ Passes::Opened Passes::accept(const MemberKey& key, const PassOpen& open, const 
   if (target.is_repetition && !target.waits) member->repetitions++;
   if (target.waits && !member->waited) {
     member->waited = now;
+    member->is_look = target.is_look;
     member->repetitions = 0;  // it goes on with this load even if it pauses in it
     member->knows_newer = false;
     member->round = Files();

@@ -57,8 +57,8 @@
 //               some.  A member waits for `grace`, and on until it has opened all its weights files
 //               again, or has used none for `grace`; if it has opened only small files, for `most`.
 //               A weights file that it has not opened again since does not end its load within
-//               `most`, unless it has seen another version, but that with which it began does, if
-//               it is not the last one
+//               `most` of its last weights file (after a look: within `grace`), unless it has seen
+//               another version, but that with which it began does, if it is not the last one
 //     short     a newcomer begins a new pass, and the old one takes no process that was started
 //               after its session's last use, if the newcomer opens the weights file that the old
 //               pass began with, the process that began it is gone, the newcomer was started after
@@ -265,6 +265,7 @@ class Passes {
     bool is_load_decided = false;            // by a small file: first_weights is no beginning
     std::optional<Files> round = {};         // the weights files that it has opened in its round
     std::optional<BootTime> waited = {};     // since when, for members that would not leave
+    bool is_look = false;                    // or for a look of all ranks at some shards
     bool knows_newer = false;                // by readlink(2)
     bool is_after_load = false;              // it joined by the tail of its last load
     std::set<std::size_t> small_names = {};  // small files, also of loads whose tail this is
@@ -282,7 +283,7 @@ class Passes {
     std::uint64_t left = 0;    // the pass that is left for a new one
     std::uint64_t closed = 0;  // the pass that takes no more processes
     bool is_repetition = false;
-    bool waits = false;
+    bool waits = false, is_look = false;
   };
   struct PassQuestion {
     std::uint64_t pass = 0;
