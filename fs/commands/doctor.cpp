@@ -130,7 +130,7 @@ BucketDiagnosis find_out_about_bucket(Call& call, const Target& target) {
   const StopSignals signals;
   call.watch_bucket();
   return diagnose_bucket(target.url, bucket_options_for(call.options, target),
-                         Context{.stop = signals.token()});
+                         Context{.stop = signals.token()}, target.repository);
 }
 
 Json findings_json(const std::vector<Finding>& findings) {

@@ -11,7 +11,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/local/sync_images.hpp"
+#include "store/local/image_times.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs::fs {

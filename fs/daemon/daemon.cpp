@@ -135,7 +135,7 @@ class Daemon {
     check_places(mount_point_, host_.store.empty() ? Store::default_path(id) : host_.store,
                  host_.seed, host_.url);
     OpenedStore opened = open_store({host_.store, id, host_.url, host_.limits, mount_point_});
-    store_note_ = std::move(opened.note);
+    store_notes_ = std::move(opened.notes);
     return std::move(opened.store);
   }
 
@@ -160,18 +160,19 @@ class Daemon {
     if (events_.logging) events_.logging(log_path_);
     log_info(fmt::format("weightfs {} pid {} mounts {} at {}", WEIGHTFS_VERSION, getpid(),
                          host_.url, mount_point_.string()));
-    if (!store_note_.empty()) log_info(store_note_);
+    for (const std::string& note : store_notes_) log_info(note);
   }
 
   // ---- the pieces, in their order ----
 
-  [[nodiscard]] BoundVersionsOptions bound_options(const Store& store) {
+  [[nodiscard]] BoundVersionsOptions bound_options(Store& store) {
     return {.ownership = options_.ownership,
             .bound = [this](const CatalogVersion& version) { pins_->bound(version); },
             .unbound = [this](std::uint64_t version) { pins_->unbound(version); },
             .is_read =
                 [&store](std::uint64_t version) {
-                  return !nobody_reads(store.images().image_directory(version));
+                  return !nobody_reads(store.images().image_directory(version),
+                                       &store.eviction().refused_leases());
                 }};
   }
 
@@ -182,7 +183,8 @@ class Daemon {
                      .with_absent = true,
                      .partial = true,
                      .head_start = !options_.writer && options_.only.empty(),
-                     .checking = context_}};
+                     .checking = context_,
+                     .checking_progress = progress_}};
   }
 
   void begin_pins() {
@@ -489,8 +491,8 @@ class Daemon {
   }
 
   [[nodiscard]] std::vector<std::string> notes() const {
-    std::vector<std::string> notes{store_note_, hidden_note_};
-    std::erase(notes, "");
+    std::vector<std::string> notes = store_notes_;
+    if (!hidden_note_.empty()) notes.push_back(hidden_note_);
     return notes;
   }
 
@@ -554,12 +556,12 @@ class Daemon {
   StopSignals signals_{kEndGrace};
   const Context context_{.stop = signals_.token()};
   std::filesystem::path mount_point_;
-  std::filesystem::path log_path_;   // empty: stderr
-  std::string store_note_;           // why it is not the first default store; empty: it is
-  std::string hidden_note_;          // what the mount hides; empty: nothing
-  std::vector<std::string> queued_;  // a reader's: hand-overs left by a writer's mount
-  std::uint64_t fence_ = 0;          // the queue's, which starts once mounted
-  dev_t device_ = 0;                 // the mount's; set before any hand-over
+  std::filesystem::path log_path_;        // empty: stderr
+  std::vector<std::string> store_notes_;  // as OpenedStore::notes
+  std::string hidden_note_;               // what the mount hides; empty: nothing
+  std::vector<std::string> queued_;       // a reader's: hand-overs left by a writer's mount
+  std::uint64_t fence_ = 0;               // the queue's, which starts once mounted
+  dev_t device_ = 0;                      // the mount's; set before any hand-over
 
   // Made by run(), in this order.
   std::optional<MetricsListener> listener_;  // with --metrics

@@ -498,7 +498,7 @@ bool SyncDirectory::release(std::uint64_t version) {
 bool SyncDirectory::nobody_reads_in(const stdfs::path& directory, std::uint64_t version) const {
   std::vector<stdfs::path> both{directory};
   if (images_) both.push_back(images_(version));
-  return nobody_reads(both);
+  return nobody_reads(both, &refused_leases_);
 }
 
 /// Checked twice: a file may be opened between the first check and the rename.  A caller that wants

@@ -35,6 +35,7 @@
 #include "store/catalog/follow.hpp"
 #include "store/local/version_guard.hpp"
 #include "store/os/file.hpp"
+#include "store/os/refused_leases.hpp"
 
 namespace weightfs::fs {
 
@@ -87,6 +88,9 @@ class SyncDirectory final : public VersionGuard {
 
   /// Whether files had to be copied.
   [[nodiscard]] bool has_copies() const;
+
+  /// Why versions stay that could be removed; empty: none does.
+  [[nodiscard]] std::string refused_leases() const { return refused_leases_.text(); }
 
   /// Replaces DIR/.weightfs/status, .weightfs/health or .weightfs/advice.
   void write_status(const std::string& text) const { write_own("status", text); }
@@ -141,6 +145,7 @@ class SyncDirectory final : public VersionGuard {
   std::set<std::uint64_t> ours_;   // versions with a record
   std::set<std::uint64_t> whole_;  // those that this process has checked
   bool has_copies_ = false;
+  mutable RefusedLeases refused_leases_;  // has a lock of its own
 };
 
 /// A directory made by `weightfs sync`.

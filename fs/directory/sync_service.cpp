@@ -150,13 +150,14 @@ class SyncService {
         });
     auto store = open_store({places.store, id, host_.url, host_.limits, directory_->path()}).store;
     if (!options_.once) write_sync_command(directory_->path(), command_again(host_.words));
-    runtime_ = std::make_unique<Runtime>(
-        host_, std::move(places.repository), std::move(store),
-        RuntimeOptions{
-            .place = directory_->path(),
-            .warms = !options_.once,
-            .guards = {&*directory_},
-            .sync = {.tags = !options_.once, .head_start = !options_.once, .checking = context_}});
+    runtime_ = std::make_unique<Runtime>(host_, std::move(places.repository), std::move(store),
+                                         RuntimeOptions{.place = directory_->path(),
+                                                        .warms = !options_.once,
+                                                        .guards = {&*directory_},
+                                                        .sync = {.tags = !options_.once,
+                                                                 .head_start = !options_.once,
+                                                                 .checking = context_,
+                                                                 .checking_progress = progress_}});
     options_.once ? run_once() : follow();
   }
 
@@ -367,6 +368,7 @@ class SyncService {
     state.sync.latest = latest;
     state.sync.behind_since = behind_since(latest);
     state.serving.mode = "directory";
+    if (state.refused_leases.empty()) state.refused_leases = directory_->refused_leases();
     if (announcer_) state.announce = announcer_->state();
     const std::lock_guard lock(mutex_);
     state.control = control_socket_;

@@ -29,12 +29,20 @@ void look(std::vector<Finding>& findings, const char* what, const Context& conte
   }
 }
 
-Finding repository_finding(Bucket& bucket, const Context& context) {
+/// `expected`: its id; empty: any.
+Finding repository_finding(Bucket& bucket, const std::string& expected, const Context& context) {
+  const auto another = [&](const std::string& found) -> Finding {
+    return {"repository", State::bad, another_repository(bucket.url(), expected, found)};
+  };
   try {
-    get_all(bucket, keys::kRecord, 1u << 20, context);
-    return {"repository", State::good, "exists"};
+    const std::string record = get_all(bucket, keys::kRecord, 1u << 20, context);
+    if (expected.empty()) return {"repository", State::good, "exists"};
+    const std::string found = id_of_record(record, bucket.url());
+    if (found != expected) return another(found);
+    return {"repository", State::good, "the one that is mounted"};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
+    if (!expected.empty()) return another("");
     return {"repository", State::note,
             fmt::format("none yet; create one with: weightfs init {}", bucket.url())};
   }
@@ -71,13 +79,14 @@ bool BucketDiagnosis::is_broken() const noexcept {
                      [](const Finding& finding) { return finding.state == State::bad; });
 }
 
-void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings) {
+void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings,
+                    const std::string& repository) {
   look(findings, "read", context, [&](const Context& soon) {
-    Finding repository = repository_finding(bucket, soon);
+    Finding found = repository_finding(bucket, repository, soon);
     findings.push_back({"read", State::good, "possible"});
-    return repository;
+    return found;
   });
-  const bool can_read = findings.back().state != State::bad;
+  const bool can_read = findings.back().what == "repository";
   look(findings, "list", context, [&](const Context& soon) -> Finding {
     bucket.list(keys::kVersions, "", soon);
     return {"list", State::good, "possible"};
@@ -87,7 +96,7 @@ void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>
 }
 
 BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,
-                                const Context& context) {
+                                const Context& context, const std::string& repository) {
   BucketDiagnosis diagnosis{canonical_url, {}};
   const bool is_service = directory_of_url(canonical_url).empty();
   if (is_service && !look_at_service(canonical_url, options, context, diagnosis.findings)) {
@@ -101,7 +110,7 @@ BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOp
     diagnosis.findings.push_back({"read", State::bad, error.what()});
     return diagnosis;
   }
-  look_at_bucket(*bucket, context, diagnosis.findings);
+  look_at_bucket(*bucket, context, diagnosis.findings, repository);
   return diagnosis;
 }
 

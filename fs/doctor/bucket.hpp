@@ -24,12 +24,14 @@ struct BucketDiagnosis {
   [[nodiscard]] bool is_broken() const noexcept;
 };
 
+/// `repository`: the id of the one that a mount follows; empty: any will do.
 /// Errors of the bucket are not thrown: they become findings.
 /// Throws Error: invalid (not a URL; options with a directory), cancelled.
 BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,
-                                const Context& context);
+                                const Context& context, const std::string& repository = {});
 
 /// Checks the repository, reading, listing, writing and put-if-absent.
-void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings);
+void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings,
+                    const std::string& repository = {});
 
 }  // namespace weightfs::fs

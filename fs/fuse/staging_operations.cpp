@@ -24,6 +24,8 @@
 #include <vector>
 
 #include "fs/fuse/reply.hpp"
+#include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
 
 namespace weightfs::fs::staged {
 namespace {
@@ -116,7 +118,9 @@ void open_and_reply(Server& server, StagingId id, fuse_file_info& info, Reply&& 
   const bool writes = may_write(info);
   const OpenTable::Opened opened = begin_open(server, id, writes);
   info.fh = 0;
-  info.noflush = 1;  // close(2) needs no round trip: every write was answered before
+  // close(2) needs no round trip: every write was answered before, and what a mapping stored may be
+  // written after any close; see write_or_note().
+  info.noflush = 1;
   if (reply(opened.backing_id) != 0) end_open(server, id, writes);
 }
 
@@ -172,6 +176,40 @@ void write_fully(int fd, std::uint64_t offset_bytes, std::span<const std::byte> 
                                  static_cast<off_t>(offset_bytes + done));
     if (put < 0 && errno != EINTR) throw PosixError(errno, "write a staged file");
     if (put > 0) done += static_cast<std::size_t>(put);
+  }
+}
+
+void write_staged(const Server& server, StagingId id, std::uint64_t offset_bytes,
+                  std::span<const std::byte> from) {
+  const auto file = server.staged.find_writer(id);
+  if (file == nullptr) throw PosixError(EBADF, "write a file that is not open for it");
+  server.options.writing.staging->prepare_write(id, offset_bytes, from.size());
+  write_fully(file->fd(), offset_bytes, from);
+}
+
+void note_lost_store(const Server& server, StagingId id, const std::exception& why) noexcept {
+  try {
+    Staging& staging = *server.options.writing.staging;
+    if (staging.is_lost(id)) return;  // told before
+    staging.note_lost_file(id);
+    log_error(
+        fmt::format("{}: some of what was stored through a mapping was not written ({}); it cannot "
+                    "be handed over until it is removed and saved again",
+                    escape_name(staging.path_of(id)), why.what()));
+  } catch (const std::exception& error) {
+    log_caught("noting that bytes of a staged file are lost", error);
+  }
+}
+
+/// Runs `body`, which writes.  `from_cache`: what was stored through a mapping; no call waits for
+/// that, so who hands over is told if it fails.
+template <typename Body>
+void write_or_note(const Server& server, StagingId id, bool from_cache, Body&& body) {
+  try {
+    std::forward<Body>(body)();
+  } catch (const std::exception& error) {
+    if (from_cache) note_lost_store(server, id, error);
+    throw;
   }
 }
 
@@ -533,19 +571,19 @@ void read(fuse_req_t req, StagingId id, std::uint64_t offset_bytes, std::size_t 
 }
 
 void write(fuse_req_t req, StagingId id, const char* data, std::size_t size_bytes, off_t offset,
-           fuse_file_info*) {
-  answer(req, "write", Missing::inode, [&] {
+           fuse_file_info* info) {
+  const Server& server = server_of(req);
+  const bool from_cache = info->writepage != 0;
+  const auto begin = [&] {
     const auto bytes = std::as_bytes(std::span(data, size_bytes));
     const auto copy = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
     const auto at = static_cast<std::uint64_t>(offset);
-    park(req, {RequestKind::change}, [=, &server = server_of(req)](const Context&) -> Send {
-      const auto file = server.staged.find_writer(id);
-      if (file == nullptr) throw PosixError(EBADF, "write a file that is not open for it");
-      server.options.writing.staging->prepare_write(id, at, copy->size());
-      write_fully(file->fd(), at, *copy);
+    park(req, {RequestKind::change}, [=, &server](const Context&) -> Send {
+      write_or_note(server, id, from_cache, [&] { write_staged(server, id, at, *copy); });
       return [=] { fuse_reply_write(req, copy->size()); };
     });
-  });
+  };
+  answer(req, "write", Missing::inode, [&] { write_or_note(server, id, from_cache, begin); });
 }
 
 // Where the daemon serves, all is data: the kernel asks before it writes back what was stored

@@ -32,7 +32,7 @@ void add_health(MetricsText& text, const DaemonState& state, std::int64_t now) {
   std::map<std::string, std::uint64_t> counts;
   for (const std::string_view word :
        {"conflict", "failed", "behind", "waiting", "hook-failed", "missing", "passes-full",
-        "history", "gc-failed", "announce"}) {
+        "leases", "history", "gc-failed", "announce"}) {
     counts.emplace(word, 0);
   }
   for (const Trouble& trouble : troubles) counts[trouble.state]++;
@@ -71,7 +71,8 @@ void add_sync_metrics(MetricsText& text, const SyncStatus& sync) {
   for (const State one : {State::starting, State::fetching, State::current, State::waiting}) {
     text.add({{"state", to_string(one)}}, std::uint64_t{sync.state == one});
   }
-  text.gauge("weightfs_bucket_reachable", "1 if the bucket answered when it was last asked.");
+  text.gauge("weightfs_bucket_reachable",
+             "1 if the bucket answered when it was last asked, and is the one that is followed.");
   text.add(std::uint64_t{sync.offline_since == 0});
   text.gauge("weightfs_last_poll_timestamp_seconds",
              "When the bucket was last polled with success, since 1970; 0: never.");

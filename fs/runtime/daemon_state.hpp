@@ -93,6 +93,7 @@ struct DaemonState {
   KeptState kept = {};
   std::optional<SeedState> seed = {};                 // nullopt: none was given
   std::optional<std::uint64_t> hub_bytes = {};        // fetched from the Hub; nullopt: never asked
+  std::string refused_leases = {};                    // RefusedLeases::text()
   std::optional<TimingRecord> latest_timing = {};     // of the version that `latest` shows
   std::optional<TimingRecord> hand_over_timing = {};  // of the last one that was handed over
 };

@@ -82,6 +82,9 @@ void add_passes(const DaemonState& state, Troubles& troubles) {
 }
 
 void add_upkeep(const DaemonState& state, Troubles& troubles) {
+  if (!state.refused_leases.empty()) {
+    troubles.push_back({Health::degraded, "leases", "", state.refused_leases});
+  }
   const std::string& history = state.sync.history.error;
   if (!history.empty()) {
     troubles.push_back(

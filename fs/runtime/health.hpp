@@ -16,6 +16,7 @@
 //                  failed: again and again
 //     missing      degraded: what is followed does not exist
 //     passes-full  degraded: a user has so many loaders that new ones get the newest version
+//     leases       degraded: old versions stay, as nobody can tell who reads them
 //     history      degraded: no patches can be taken
 //     gc-failed    degraded: the last run of --gc failed
 //     announce     degraded: the bucket does not take what --announce says

@@ -1,11 +1,15 @@
 #include "fs/runtime/locate_repository.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
 #include "store/local/store_directory.hpp"
 
@@ -71,8 +75,8 @@ OpenedStore open_default(const StoreWanted& wanted) {
       if (why_not.empty()) {
         OpenedStore opened{open_at(wanted, path), {}};
         if (number > 1) {
-          opened.note =
-              fmt::format("{}; this mount uses a store of its own, {}", why, path.string());
+          opened.notes.push_back(
+              fmt::format("{}; this mount uses a store of its own, {}", why, path.string()));
         }
         return opened;
       }
@@ -86,12 +90,41 @@ OpenedStore open_default(const StoreWanted& wanted) {
               fmt::format("{}; the same for {} stores; choose one with --store", why, kStoresMax));
 }
 
+/// A file that has several names counts once.
+std::uint64_t bytes_on_disk(const std::filesystem::path& directory) {
+  std::uint64_t bytes = 0;
+  std::set<std::pair<dev_t, ino_t>> counted;
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(directory, error);
+  for (; !error && entry != std::filesystem::recursive_directory_iterator();
+       entry.increment(error)) {
+    struct stat found {};
+    if (::lstat(entry->path().c_str(), &found) != 0) continue;  // it has just gone
+    if (found.st_nlink > 1 && !counted.emplace(found.st_dev, found.st_ino).second) continue;
+    bytes += static_cast<std::uint64_t>(found.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+/// Nothing else names them: they belong to no repository that is still there.
+void note_earlier_stores(const StoreWanted& wanted, std::vector<std::string>& notes) {
+  for (const auto& store : Store::find_defaults_of_others(wanted.url, wanted.repository)) {
+    const bool has_staged = has_files(store / "staging") || has_files(store / "handover");
+    notes.push_back(fmt::format(
+        "the store {} of an earlier repository at this URL takes {}{}; remove it if no mount uses "
+        "it and you need it no more",
+        store.string(), human_bytes(bytes_on_disk(store)),
+        has_staged ? ", also for files that were staged" : ""));
+  }
+}
+
 }  // namespace
 
 OpenedStore open_store(const StoreWanted& wanted) {
   OpenedStore opened;
   if (wanted.named.empty()) {
     opened = open_default(wanted);
+    note_earlier_stores(wanted, opened.notes);
   } else {
     opened.store = open_at(wanted, wanted.named);
   }

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
@@ -49,7 +50,8 @@ struct StoreWanted {
 
 struct OpenedStore {
   std::unique_ptr<Store> store;
-  std::string note;  // why it is not the first default one; empty: it is, or a store was named
+  /// Of a default one: why it is not the first, and which others nobody needs any more.
+  std::vector<std::string> notes = {};
 };
 
 /// Opens the named store.  Without a name: the one that this place used last, or else the first of

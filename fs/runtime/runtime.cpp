@@ -92,6 +92,7 @@ DaemonState Runtime::state() const {
           .cache = cache(),
           .seed = seed ? std::optional(seed->state()) : std::nullopt,
           .hub_bytes = repository_->hub_bytes(),
+          .refused_leases = store_->eviction().refused_leases().text(),
           .latest_timing = timing,
           .hand_over_timing = store_->timings().find_last_hand_over()};
 }

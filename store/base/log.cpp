@@ -173,12 +173,21 @@ void log_error(std::string_view message) {
   logger().error(message);
 }
 
-void log_caught(std::string_view doing, const std::exception& error) noexcept {
-  try {
-    log_warning(std::string(doing) + ": " + error.what());
-  } catch (const std::exception&) {
-    // Whoever catches it goes on.
+void log_at(LogLevel level, std::string_view message) {
+  switch (level) {
+    case LogLevel::debug:
+      return log_debug(message);
+    case LogLevel::info:
+      return log_info(message);
+    case LogLevel::warning:
+      return log_warning(message);
+    case LogLevel::error:
+      return log_error(message);
   }
+}
+
+void log_caught(std::string_view doing, const std::exception& error) noexcept {
+  log_if_possible(LogLevel::warning, [&] { return std::string(doing) + ": " + error.what(); });
 }
 
 LogCounts log_counts() noexcept { return {logged_warnings, logged_errors}; }

@@ -40,7 +40,19 @@ void log_info(std::string_view message);
 void log_warning(std::string_view message);
 void log_error(std::string_view message);
 
-/// Logs "DOING: what()" as a warning; nothing where there is no memory for that.
+void log_at(LogLevel level, std::string_view message);
+
+/// Logs what `words` returns; nothing where there is no memory for that.  For who must not throw.
+template <typename Words>
+void log_if_possible(LogLevel level, const Words& words) noexcept {
+  try {
+    log_at(level, words());
+  } catch (const std::exception&) {
+    // Whoever calls it goes on.
+  }
+}
+
+/// Logs "DOING: what()" as a warning, if possible.
 void log_caught(std::string_view doing, const std::exception& error) noexcept;
 
 /// Warnings and errors of this process, whether or not they were written.

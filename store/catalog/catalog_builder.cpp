@@ -35,6 +35,11 @@ std::optional<Version> stored_version(const Store& store, std::uint64_t number) 
   return version;
 }
 
+std::string unknown_tag(std::uint64_t number, const std::string& why) {
+  return fmt::format("the tag of version {} is not known: its manifest cannot be read: {}", number,
+                     why);
+}
+
 /// A copy of a version with all its kept files in state `state`.
 std::shared_ptr<const CatalogVersion> incomplete_version(const CatalogVersion& version,
                                                          ImageState state) {
@@ -325,14 +330,21 @@ std::vector<std::uint64_t> CatalogBuilder::unread_tags(std::uint64_t newest) {
   std::vector<std::uint64_t> unread(unread_.rbegin(), unread_.rend());
   std::erase_if(unread, [&, now = Clock::now()](std::uint64_t number) {
     const auto later = unreadable_.find(number);
-    return later != unreadable_.end() && now < later->second;
+    return later != unreadable_.end() && now < later->second.retry;
   });
   return unread;
 }
 
+std::optional<Error> CatalogBuilder::find_unreadable(std::uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = unreadable_.upper_bound(version);
+  if (found == unreadable_.end()) return std::nullopt;
+  return Error(found->second.code, unknown_tag(found->first, found->second.why));
+}
+
 /// Throws Error: the bucket is unreachable.
 bool CatalogBuilder::read_tag(std::uint64_t number, const Context& context) {
-  std::string problem = "is missing";
+  Unreadable found{.retry = {}, .why = keys::manifest(number) + " is missing"};
   try {
     if (const auto version = history_.find(number, context)) {
       note(*version);
@@ -340,14 +352,13 @@ bool CatalogBuilder::read_tag(std::uint64_t number, const Context& context) {
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt && error.code() != ErrorCode::unsupported) throw;
-    problem = error.what();
+    found.code = error.code();
+    found.why = error.what();
   }
   const std::lock_guard lock(mutex_);
-  if (!unreadable_.contains(number)) {
-    log_warning(fmt::format("the tag of version {} is not known: its manifest cannot be read: {}",
-                            number, problem));
-  }
-  unreadable_[number] = Clock::now() + kUnreadablePause;
+  if (!unreadable_.contains(number)) log_warning(unknown_tag(number, found.why));
+  found.retry = Clock::now() + kUnreadablePause;
+  unreadable_.insert_or_assign(number, std::move(found));
   return false;
 }
 

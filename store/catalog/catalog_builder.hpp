@@ -22,11 +22,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/catalog/catalog.hpp"
 #include "store/catalog/follow.hpp"
@@ -77,7 +79,15 @@ class CatalogBuilder {
   /// Throws Error: the bucket is unreachable; cancelled, timed_out.
   std::uint64_t find_carrier(const std::string& tag, std::uint64_t newest, const Context& context);
 
+  /// Of the manifests after `version` the oldest that could not be read: why.
+  [[nodiscard]] std::optional<Error> find_unreadable(std::uint64_t version) const;
+
  private:
+  struct Unreadable {
+    Clock::time_point retry;
+    ErrorCode code = ErrorCode::corrupt;
+    std::string why;
+  };
   struct Described {
     std::shared_ptr<const CatalogVersion> version;
     /// The same version without images, in the state last requested; may be null.
@@ -122,7 +132,7 @@ class CatalogBuilder {
   std::map<std::string, std::uint64_t> tags_;
   std::uint64_t expected_ = 0;  // 1..expected_ were read, or are in unread_
   std::set<std::uint64_t> unread_;
-  std::map<std::uint64_t, Clock::time_point> unreadable_;  // retry times
+  std::map<std::uint64_t, Unreadable> unreadable_;
   std::uint64_t newest_read_ = 0;
   std::int64_t newest_time_ = 0;
 };

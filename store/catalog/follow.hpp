@@ -35,6 +35,10 @@ struct Follow {
 struct Poll {
   std::chrono::milliseconds interval{1000};
   bool learns = true;  // the run's rhythm, for denser polls around the next version: PollRhythm
+  /// While nothing new comes, how often it is checked that the bucket still is the same one.
+  std::chrono::milliseconds check_interval{60'000};
+  /// A poll that lasts longer counts as one without an answer, though it has not ended.
+  std::chrono::milliseconds patience{30'000};
 };
 
 /// How a host follows a repository.

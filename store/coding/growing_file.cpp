@@ -3,8 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/magic.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,21 +18,13 @@
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/os/holes.hpp"
 #include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
 
 using std::chrono::milliseconds;
-
-/// Others may not know holes; or, to tell of them, write out what is dirty (ZFS).
-bool tells_of_holes(const File& file) {
-  struct statfs found {};
-  if (::fstatfs(file.fd(), &found) != 0) return false;
-  const auto type = static_cast<std::uint32_t>(found.f_type);
-  return type == EXT4_SUPER_MAGIC || type == XFS_SUPER_MAGIC || type == BTRFS_SUPER_MAGIC ||
-         type == TMPFS_MAGIC;
-}
 
 /// A file system shows that a page, or as many as it writes at a time, is there before all its
 /// bytes are.
@@ -69,7 +59,7 @@ GrowingFile::GrowingFile(const std::filesystem::path& source, const std::string&
     : is_written_(std::move(is_written)),
       pauses_(pauses),
       opened_(File::open(source, O_RDONLY | O_NONBLOCK)),
-      tells_of_holes_(tells_of_holes(opened_)) {
+      tells_of_holes_(tells_of_holes(opened_.fd())) {
   checkpoint_.directory = source.parent_path();
   checkpoint_.is_linked_meanwhile = true;
   CheckpointFile& file = checkpoint_.files.emplace_back();

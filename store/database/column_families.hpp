@@ -44,7 +44,8 @@ inline constexpr std::array kColumnFamilies{
         ColumnFamily::store, "default",
         "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
         "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>, timing/<be64 version>,\n"
-        "spans/<level byte, be64 last version>, patch_bytes, reader, coming/<be64 version>",
+        "spans/<level byte, be64 last version>, patch_bytes, reader, coming/<be64 version>,\n"
+        "staging_boot",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
         "that this store's queue has published; orders: be64, every order of a hand-over given\n"
@@ -58,7 +59,8 @@ inline constexpr std::array kColumnFamilies{
         "taken, be64 bytes folded, since the store was made; reader: 32 hex digits by which this\n"
         "store's mount announces itself, then the host and the place for which they were made;\n"
         "coming/...: paths, each with a NUL after it, of files that are being added to the images\n"
-        "of the version: whoever opens the store removes them"},
+        "of the version: whoever opens the store removes them; staging_boot: the kernel's id of\n"
+        "the run of the machine in which staging was last opened"},
     ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim",
                      false, false, true},
     ColumnFamilyInfo{ColumnFamily::layouts, "layouts", "SHA-256 (32 bytes) of the layout",

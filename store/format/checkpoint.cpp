@@ -10,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <set>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -183,15 +185,11 @@ void check_published(const Checkpoint& checkpoint) {
          directory + " is empty (hidden files do not count): there is nothing to publish");
   }
   if (checkpoint.files.empty()) {
-    constexpr std::size_t kShownMax = 10;
-    const auto& all = checkpoint.unpublished;
-    const std::vector<std::string> some(
-        all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kShownMax)));
     fail(
         ErrorCode::invalid,
         fmt::format("{} contains nothing that is published by default (safetensors, JSON, text and "
-                    "tokenizer files), only {}{}; --include GLOB publishes other files",
-                    directory, fmt::join(some, ", "), all.size() > kShownMax ? ", ..." : ""));
+                    "tokenizer files), only {}; --include GLOB publishes other files",
+                    directory, checkpoint.unpublished_text()));
   }
   check_size(checkpoint, checkpoint.directory);
 }
@@ -212,11 +210,13 @@ void check_indexes(const Checkpoint& checkpoint, ScanScope scope) {
     }
   }
   const ShardIndexes indexes(std::move(files), scope == ScanScope::part);
+  std::set<std::string_view> indexed;
   for (const CheckpointFile& file : checkpoint.files) {
     if (!is_shard_index(file.path)) continue;
     const stdfs::path path = checkpoint.directory / file.path;
-    indexes.check(file.path, read_file(path, kIndexFileBytesMax), shown(path));
+    indexed.merge(indexes.check(file.path, read_file(path, kIndexFileBytesMax), shown(path)));
   }
+  if (scope == ScanScope::whole) indexes.check_names(indexed, shown(checkpoint.directory));
 }
 
 std::int64_t stamp_nanoseconds(const timespec& time) {
@@ -239,6 +239,18 @@ std::uint64_t Checkpoint::size_bytes() const noexcept {
     if (__builtin_add_overflow(sum, file.stamp.size_bytes, &sum)) return UINT64_MAX;
   }
   return sum;
+}
+
+bool Checkpoint::has_weights() const {
+  return std::ranges::any_of(files, [](const CheckpointFile& file) {
+    return file.kind != CheckpointFile::Kind::blob || !is_published(file.path, {});
+  });
+}
+
+std::string Checkpoint::unpublished_text() const {
+  constexpr std::size_t kShownMax = 10;
+  const auto some = std::span(unpublished).first(std::min(unpublished.size(), kShownMax));
+  return fmt::format("{}{}", fmt::join(some, ", "), unpublished.size() > kShownMax ? ", ..." : "");
 }
 
 bool is_published(const std::string& path, const std::vector<std::string>& include) {

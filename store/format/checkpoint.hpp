@@ -57,6 +57,9 @@ struct Checkpoint {
   bool is_linked_meanwhile = false;      // the files get hard links: ctime is not compared
 
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of `files`
+  /// Whether there is a safetensors file, a large one, or one that only --include publishes.
+  [[nodiscard]] bool has_weights() const;
+  [[nodiscard]] std::string unpublished_text() const;  // the first of them, for a message
 };
 
 /// Whether a directory has all files of a version, or those of one part (store/parts): then an
@@ -67,8 +70,9 @@ enum class ScanScope { whole, part };
 bool is_published(const std::string& path, const std::vector<std::string>& include);
 
 /// Scans and checks: every safetensors header; every *.safetensors.index.json (names only base
-/// names, every shard it names is there, every tensor lies in the shard it says); that no file has
-/// only a rank's piece of a tensor (store/format/rank_pieces.hpp).
+/// names, every shard it names is there, every tensor lies in the shard it says); of a whole
+/// version, that all shards are there of which one is (store/format/shard_index.hpp); that no file
+/// has only a rank's piece of a tensor (store/format/rank_pieces.hpp).
 ///
 /// `include`: fnmatch globs; one without '/' matches the base name, one with '/' the whole path.
 /// Throws Error: invalid (not a directory, empty, nothing to publish, special file, bad name, too

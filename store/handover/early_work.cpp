@@ -56,6 +56,11 @@ bool has_files_in(const Layout& layout, std::string_view folder) {
       layout.files(), [&](const LayoutFile& file) { return folder_of(file.path) == folder; });
 }
 
+/// Usually because the file is gone.
+void log_no_early_work(const std::exception& error) noexcept {
+  log_if_possible(LogLevel::debug, [&] { return fmt::format("no early work: {}", error.what()); });
+}
+
 }  // namespace
 
 EarlyWork::EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options,
@@ -93,8 +98,8 @@ CloseWatchOptions EarlyWork::watch_options() {
 void EarlyWork::look(StagingId file, bool is_written) noexcept {
   try {
     add(file, is_written);
-  } catch (const std::exception& error) {  // usually because it is gone
-    log_debug(fmt::format("no early work: {}", error.what()));
+  } catch (const std::exception& error) {
+    log_no_early_work(error);
   }
 }
 
@@ -102,8 +107,8 @@ void EarlyWork::look_at(StagingId id) noexcept {
   if (!closes_) return;
   try {
     note(id);
-  } catch (const std::exception& error) {  // usually because it is gone
-    log_debug(fmt::format("no early work: {}", error.what()));
+  } catch (const std::exception& error) {
+    log_no_early_work(error);
   }
 }
 

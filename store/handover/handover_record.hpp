@@ -37,7 +37,7 @@ struct HandOverRecord {
   std::int64_t time = 0;  // handed over, seconds since 1970
   /// The boot id of the machine at the hand-over; "" once its files are synced.  After a reboot the
   /// contents of unsynced files are undefined.  Most are never synced under this record: the bucket
-  /// has their version before that.  "lost": the disk did not take them.
+  /// has their version before that; those that wait are.  "lost": the disk did not take them.
   std::string unsynced_boot;
 
   Phase phase = Phase::queued;

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
-#include <fstream>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -18,6 +17,7 @@
 #include "store/handover/queue_state.hpp"
 #include "store/handover/seal.hpp"
 #include "store/local/store_directory.hpp"
+#include "store/os/boot_id.hpp"
 
 namespace weightfs {
 namespace {
@@ -26,14 +26,6 @@ constexpr auto kCopyFollows = std::chrono::seconds(10);  // a copy that follows 
 constexpr auto kChangeCheck = std::chrono::milliseconds(200);
 
 using Phase = HandOverRecord::Phase;
-
-/// Identifies this boot of the machine.  Where it is not known, each process takes the machine for
-/// restarted.
-std::string boot_id() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id.empty() ? random_hex(16) : id;
-}
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -248,13 +240,14 @@ void PublishQueue::State::note_end(HandOverEnd end) {
 
 void PublishQueue::State::write_record(QueueItem& item) {
   const std::lock_guard one_writer(record_mutex);
-  {
-    const std::lock_guard lock(mutex);
-    if (item.is_withdrawn) {
-      throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
-    }
-  }
+  require_not_withdrawn(item);
   store.db().write({{ColumnFamily::handovers, item.record.key(), item.record.serialize()}});
+}
+
+void PublishQueue::State::require_not_withdrawn(const QueueItem& item) const {
+  const std::lock_guard lock(mutex);
+  if (!item.is_withdrawn) return;
+  throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
 }
 
 // ---- early work ----

@@ -91,7 +91,8 @@ struct QueueOptions {
 class PublishQueue {
  public:
   /// Loads the records.  Keeps the references.  Links are made again where needed.
-  /// Throws Error: unsupported (the file system of the store has no leases), corrupt, io.
+  /// Throws Error: unsupported (the file system of the store has no leases), permission (the
+  /// kernel grants them only to the owner of the store), corrupt, io.
   PublishQueue(Staging& staging, Store& store, History& history, QueueOptions options);
   ~PublishQueue();  // stops and joins; queued hand-overs remain for the next process
 

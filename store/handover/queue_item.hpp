@@ -41,7 +41,7 @@ struct QueueItem {
 
   // Used by the thread only.
   bool has_links = false;
-  bool is_loaded = false;    // from the store: another process handed it over
+  bool is_loaded = false;    // another process handed it over; not synced and checked by this one
   bool is_recorded = false;  // phase committed is in the store
   unsigned lost_races = 0;
   std::optional<std::uint64_t> tried_parent;  // the fence of the last try

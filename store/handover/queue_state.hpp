@@ -110,6 +110,10 @@ struct PublishQueue::State {
   void note_lost(QueueItem& item, const std::function<void()>& check);
   void require_no_mark(const HandOverRecord& record) const;
   void prepare_links(QueueItem& item, const Context& context);
+  void sync_staged(QueueItem& item, const Context& context);
+  void sync_waiting(QueueItem& failed, const Context& context);
+  [[nodiscard]] std::optional<Error> sync_if_possible(QueueItem& item, const Context& context);
+  void remove_if_gone(const QueueItem& item) const;
   std::shared_ptr<const PreEncoded> take_early(QueueItem& item, const Context& context);
   [[nodiscard]] static ScanScope scope_of(const HandOverRecord& record) {
     return record.part.is_part() ? ScanScope::part : ScanScope::whole;
@@ -125,6 +129,7 @@ struct PublishQueue::State {
   [[nodiscard]] Error conflict_of(const QueueItem& item) const;
   [[nodiscard]] Error lost_races_of(const QueueItem& item) const;
   void wait(QueueItem& item, const std::string& why, ErrorCode code);
+  void end_in_conflict(QueueItem& item, const Error& why);
   void end(QueueItem& item, HandOverRecord::Phase phase, const Error& error);
 
   // ---- queue_part.cpp ----
@@ -135,6 +140,7 @@ struct PublishQueue::State {
   // ---- all ----
 
   void write_record(QueueItem& item);
+  void require_not_withdrawn(const QueueItem& item) const;
   void note_end(HandOverEnd end);  // under `mutex`
   [[nodiscard]] std::filesystem::path links_root() const { return store.path() / "handover"; }
   [[nodiscard]] std::filesystem::path links_of(const HandOverRecord& record) const {

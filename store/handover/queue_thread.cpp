@@ -12,10 +12,11 @@
 // reply was lost may still be carried out while its number is free.
 //
 // Nothing is synced before the manifest is sent: from then on the bucket has the bytes.  So a
-// process that finds the record of an earlier one syncs the files before it codes them.  After a
-// reboot, files that were not synced may hold anything: nothing is coded or adopted from them.  A
-// committing hand-over of such files is only searched for; later ones do not wait for it, because
-// only another version with its number proves that it did not become one.
+// process that finds the record of an earlier one syncs the files before it codes them.  Once a try
+// has failed, all that waits is synced, and what ends in a conflict: nobody knows for how long.
+// After a reboot, files that were not synced may hold anything: nothing is coded or adopted from
+// them.  A committing hand-over of such files is only searched for; later ones do not wait for it,
+// because only another version with its number proves that it did not become one.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -129,16 +130,15 @@ void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
 }
 
 void PublishQueue::State::end_step(QueueItem& item) {
-  bool is_gone = false;
   change([&] {
     item.is_running = false;
     item.missing.clear();
-    is_gone = item.is_gone;
   });
-  if (is_gone) remove_links(links_of(item.record));
+  remove_if_gone(item);
 }
 
 void PublishQueue::State::advance(QueueItem& item, const Context& context) {
+  if (item.failures > 0) sync_waiting(item, context);
   // A part looks for its version itself, and compares the bytes; lost ones cannot be compared.
   const bool looks = !item.record.part.is_part() || item.is_lost;
   if (item.record.phase == Phase::committing && looks) look_for_version(item, context);
@@ -222,20 +222,79 @@ void PublishQueue::State::set_queued(QueueItem& item) {
 }
 
 void PublishQueue::State::prepare_links(QueueItem& item, const Context& context) {
+  if (!item.has_links) make_links(staging, item.record.directory, links_of(item.record));
+  item.has_links = true;
+  if (item.is_loaded && item.record.wishes.rollback == 0) sync_staged(item, context);
+}
+
+/// What was handed over outlives a reboot then.
+void PublishQueue::State::sync_staged(QueueItem& item, const Context& context) {
   const auto tree = links_of(item.record);
   if (!item.has_links) make_links(staging, item.record.directory, tree);
   item.has_links = true;
-  if (!item.is_loaded || item.record.unsynced_boot.empty()) return;
-  // What the disk did not take may have been told to the process that is gone, or to nobody: then
-  // the files are too short.  They were a checkpoint when they were handed over.
   const std::string shown = "publish/" + escape_name(item.record.name);
   note_lost(item, [&] {
     sync_links(tree, store.path() / "staging", shown, context);
     require_no_mark(item.record);
-    check_links(tree, item.record.wishes.include, scope_of(item.record), shown);
+    // What the disk did not take may have been told to a process that is gone, or to nobody: then
+    // the files are too short.  They were a checkpoint when they were handed over.
+    try {
+      check_links(tree, item.record.wishes.include, scope_of(item.record), shown);
+    } catch (const Error&) {
+      require_not_withdrawn(item);  // who took it back may write to it
+      throw;
+    }
   });
+  item.is_loaded = false;
   change([&] { item.record.unsynced_boot.clear(); });
   write_record(item);
+}
+
+/// Speed no longer matters once a try of `failed` has failed; those behind it wait as long.
+void PublishQueue::State::sync_waiting(QueueItem& failed, const Context& context) {
+  std::vector<std::shared_ptr<QueueItem>> waiting;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [order, item] : items) {
+      const Phase phase = item->record.phase;
+      const bool is_ahead = phase == Phase::queued || phase == Phase::committing;
+      if (!is_ahead || item->is_lost || item->is_withdrawn) continue;
+      if (!item->record.unsynced_boot.empty()) waiting.push_back(item);
+    }
+  }
+  std::optional<Error> lost;
+  for (const std::shared_ptr<QueueItem>& item : waiting) {
+    std::optional<Error> found = sync_if_possible(*item, context);
+    if (item.get() == &failed) lost = std::move(found);  // of others when their turn comes
+    remove_if_gone(*item);
+  }
+  if (lost) throw Error(*lost);
+}
+
+/// Returns: that bytes are lost.  Whatever else keeps it from being synced keeps it from nothing.
+std::optional<Error> PublishQueue::State::sync_if_possible(QueueItem& item,
+                                                           const Context& context) {
+  std::string why;
+  try {
+    sync_staged(item, context);
+    return std::nullopt;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::corrupt) return error;
+    why = error.what();
+  } catch (const std::exception& error) {
+    why = error.what();
+  }
+  log_debug(fmt::format("publish/{} is not synced: {}", escape_name(item.record.name), why));
+  return std::nullopt;
+}
+
+/// It may have been taken back while links of it were made.
+void PublishQueue::State::remove_if_gone(const QueueItem& item) const {
+  {
+    const std::lock_guard lock(mutex);
+    if (!item.is_gone) return;
+  }
+  remove_links(links_of(item.record));
 }
 
 std::shared_ptr<const PreEncoded> PublishQueue::State::take_early(QueueItem& item,
@@ -470,8 +529,8 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error, bool is_fi
   if (look_for_lost_first(item)) return wait(item, error.what(), error.code());
   const bool rebases = item.record.wishes.rebase || options.rebase;
   if (!rebases && has_moved(item)) return;  // retried at once
-  if (!rebases) return end(item, Phase::conflict, conflict_of(item));
-  if (++item.lost_races == kRebaseTries) return end(item, Phase::conflict, lost_races_of(item));
+  if (!rebases) return end_in_conflict(item, conflict_of(item));
+  if (++item.lost_races == kRebaseTries) return end_in_conflict(item, lost_races_of(item));
   wait(item, "another writer published first; coding again on top of that version", error.code());
 }
 
@@ -530,6 +589,16 @@ void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCod
     item.error_code = to_string(code);
     item.retry_at = Clock::now() + retry_delay(kFirstRetry, item.failures - 1, random);
   });
+}
+
+/// Until a person decides, which may take days.
+void PublishQueue::State::end_in_conflict(QueueItem& item, const Error& why) {
+  if (!item.record.unsynced_boot.empty()) {
+    const std::optional<Error> lost = sync_if_possible(item, Context{item.stop.get_token()});
+    if (item.stop.stop_requested()) return;  // as in failed()
+    if (lost) return end(item, Phase::failed, *lost);
+  }
+  end(item, Phase::conflict, why);
 }
 
 void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <system_error>
 
 #include "store/base/log.hpp"
@@ -24,6 +25,8 @@ namespace stdfs = std::filesystem;
 /// There is no call that waits for a lease, so this polls.
 constexpr auto kProbeInterval = std::chrono::milliseconds(10);
 constexpr std::size_t kShownMax = 5;
+constexpr const char* kNobodySeen =
+    "no visible process (one of another PID namespace, or a descriptor in flight in a socket)";
 
 bool is_hidden(std::string_view path) {
   return path.starts_with('.') || path.find("/.") != path.npos;
@@ -85,7 +88,7 @@ std::string names_of(const std::string& shown, const std::vector<StagedFile>& fi
     const std::function<std::string(const std::vector<StagedFile>& files)>& holders) {
   const std::string names = names_of(shown, held);
   std::string who = holders ? holders(held) : "";
-  if (who.empty()) who = "no visible process (or the file system of the store has no leases)";
+  if (who.empty()) who = kNobodySeen;
   throw Error(
       ErrorCode::busy,
       fmt::format("{} {} still open for writing, or mapped by a writer, held by {}; close "
@@ -204,9 +207,11 @@ void make_links(const Staging& staging, StagingId directory, const stdfs::path& 
 }
 
 void remove_links(const stdfs::path& tree) noexcept {
-  std::error_code failed;
-  stdfs::remove_all(tree, failed);
-  if (failed) log_warning(fmt::format("cannot remove {}: {}", tree.string(), failed.message()));
+  try {
+    stdfs::remove_all(tree);
+  } catch (const std::exception& error) {
+    log_caught("cannot remove links to staged files", error);
+  }
 }
 
 void check_links(const stdfs::path& tree, const std::vector<std::string>& include, ScanScope scope,

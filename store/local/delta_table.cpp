@@ -231,7 +231,7 @@ bool DeltaTable::drop_begun(DeltaId id, const fs::path& file) noexcept {
   return true;
 }
 
-bool DeltaTable::remove(DeltaId id) {
+bool DeltaTable::remove(DeltaId id, RefusedLeases& refused_leases) {
   Home home = Home::disk;
   {
     const std::scoped_lock lock(mutex_);
@@ -239,7 +239,7 @@ bool DeltaTable::remove(DeltaId id) {
     if (found == deltas_.end()) return true;
     home = found->second.home;
   }
-  if (!nobody_reads_file(path_of(id, home))) return false;
+  if (!nobody_reads_file(path_of(id, home), &refused_leases)) return false;
   log_info(fmt::format("removing the delta {} to make room", name_of(id)));
   const fs::path file = take_out(id, home);
   try {

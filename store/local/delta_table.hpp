@@ -31,6 +31,7 @@
 #include "store/base/delta_id.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/database/db.hpp"
+#include "store/os/refused_leases.hpp"
 
 namespace weightfs {
 
@@ -104,7 +105,7 @@ class DeltaTable {
 
   /// Removes a complete delta unless it is being read.  A reader that opens it meanwhile can still
   /// read it.  Returns: whether it is gone.  Throws Error: io.
-  bool remove(DeltaId id);
+  bool remove(DeltaId id, RefusedLeases& refused_leases);
 
   /// All deltas that are complete or begun.
   [[nodiscard]] std::map<DeltaId, Delta> list() const;

@@ -39,6 +39,7 @@
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/version_guard.hpp"
+#include "store/os/refused_leases.hpp"
 
 namespace weightfs {
 
@@ -165,6 +166,9 @@ class Eviction {
   /// Whether it is reserved with Claim::stays.
   [[nodiscard]] bool stays(std::uint64_t version) const;
 
+  /// What could go, as far as is known, and stays: whoever asks for readers says so here.
+  [[nodiscard]] RefusedLeases& refused_leases() noexcept { return refused_leases_; }
+
   /// Evicts a version if the rule allows it.
   /// Returns: whether it is gone.
   bool evict(std::uint64_t version, const Files& files);
@@ -194,6 +198,7 @@ class Eviction {
   void restore(std::uint64_t version) const;
   [[nodiscard]] bool remove_hidden(std::uint64_t version, const Files& files);
 
+  RefusedLeases refused_leases_;
   // Held for a whole evict(); guards the next two; before mutex_.
   RankedMutex evict_mutex_{LockRank::evict, "Eviction::evict_mutex_"};
   std::vector<VersionGuard*> guards_;

@@ -325,7 +325,7 @@ std::uint64_t Evictor::remove_deltas(const Demand& demand, std::uint64_t image_b
   for (const auto& [id, delta] : all) {
     if (demand.is_met(image_bytes + counted, space_().free_bytes)) break;
     if (!delta.is_complete) continue;
-    deltas_.remove(id);
+    deltas_.remove(id, rule_.refused_leases());
     counted -= delta.bytes;
   }
   return counted;
@@ -340,7 +340,8 @@ bool Evictor::evict(std::uint64_t version) {
   const Eviction::Files files{
       .nobody_reads =
           [&] {
-            return images_.is_complete(version) && nobody_reads(images_.image_directory(version));
+            return images_.is_complete(version) &&
+                   nobody_reads(images_.image_directory(version), &rule_.refused_leases());
           },
       .remove =
           [&] {
@@ -425,7 +426,8 @@ void Evictor::admit_delta_to_memory(std::uint64_t bytes, std::uint64_t coming_by
 void Evictor::remove_deltas_in_memory(std::uint64_t version) {
   for (const auto& [id, delta] : deltas_.list()) {
     const bool may_go = delta.home == DeltaTable::Home::memory && delta.is_complete;
-    if (may_go && id.versions.to < version) static_cast<void>(deltas_.remove(id));
+    if (!may_go || id.versions.to >= version) continue;
+    static_cast<void>(deltas_.remove(id, rule_.refused_leases()));
   }
 }
 

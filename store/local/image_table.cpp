@@ -16,6 +16,7 @@
 #include "store/base/log.hpp"
 #include "store/local/discard.hpp"
 #include "store/local/image_records.hpp"
+#include "store/local/image_times.hpp"
 #include "store/local/store_limits.hpp"
 #include "store/os/file.hpp"
 
@@ -40,6 +41,30 @@ bool is_want_of_resources(const std::error_code& error) {
          error == std::errc::too_many_files_open_in_system || error == std::errc::not_enough_memory;
 }
 
+/// A file below a directory that may not have the bytes that were synced.  In a copy of a store
+/// that was in use, files may be only half written though their records say that they are whole.
+std::optional<fs::path> find_written_to(const fs::path& directory) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(directory, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    struct stat attributes {};
+    const bool is_known = ::lstat(entry->path().c_str(), &attributes) == 0;
+    if (!is_known || (S_ISREG(attributes.st_mode) && was_written_to(attributes)))
+      return entry->path();
+  }
+  return error ? std::optional(directory) : std::nullopt;
+}
+
+bool warn_if_written_to(std::uint64_t version, const fs::path& directory) {
+  const auto file = find_written_to(directory);
+  if (!file) return false;
+  log_warning(
+      fmt::format("version {} counts as not synced: {} was written to since, or copied while it "
+                  "was being written",
+                  version, file->string()));
+  return true;
+}
+
 }  // namespace
 
 ImageTable::ImageTable(Db& db, fs::path directory, fs::path temporary)
@@ -62,7 +87,7 @@ void ImageTable::load() {
           fmt::format("the images of version {} in {} do not match their records; they are rebuilt",
                       version, directory_.parent_path().string()));
       forget_if_there_is_room(version);
-    } else if (records.is_synced) {
+    } else if (records.is_synced && !warn_if_written_to(version, directory)) {
       complete_[version] = {absent_files_of(records.images), true, ++generations_};
     } else {
       unchecked_[version] = absent_files_of(records.images);
@@ -443,17 +468,23 @@ bool ImageTable::mark_synced(std::uint64_t version, std::uint64_t generation) {
 bool ImageTable::forget_images(std::uint64_t version, std::uint64_t generation) {
   const std::scoped_lock records(records_mutex_);
   if (generation == 0 || this->generation(version) != generation) return false;
-  bool had_records = true;
-  try {
-    had_records = remove_image_records(db_, version);
-  } catch (const Error& error) {
-    // It is unsynced in the records, so it is checked before it is shown again.
-    log_warning(error.what());
+  {
+    const std::scoped_lock lock(mutex_);
+    complete_.erase(version);  // whatever fails below
   }
-  const std::scoped_lock lock(mutex_);
-  leftovers_.insert(version);
-  complete_.erase(version);
-  if (had_records) forgotten_.insert(version);
+  const auto note = [&](std::set<std::uint64_t>& versions) {
+    const std::scoped_lock lock(mutex_);
+    versions.insert(version);
+  };
+  try {
+    note(leftovers_);
+    note(forgotten_);  // the removal may have happened though it fails
+    if (remove_image_records(db_, version)) note(forgotten_);  // others were synced meanwhile
+  } catch (const std::exception& error) {
+    // It is unsynced in the records, so it is checked before it is shown again; or it was synced,
+    // and its damage is found again.
+    log_caught("forgetting a version", error);
+  }
   return true;
 }
 

@@ -17,7 +17,9 @@
 //     its names (begin_images);
 //   * when the store is opened, a version that is recorded and not synced is *unchecked*: it is not
 //     complete before somebody has compared its bytes with its hashes
-//     (store/materialize/check_images.hpp);
+//     (store/materialize/check_images.hpp).  So is a synced one with a file that was written to
+//     later, by its time (store/local/image_times.hpp): one that is half written in a copy of the
+//     store, say;
 //   * files without a record are removed when the store is opened.
 //
 // A partial version is known in memory only (store/streaming/partial_images.hpp).
@@ -176,12 +178,12 @@ class ImageTable {
   bool mark_synced(std::uint64_t version, std::uint64_t generation);
 
   /// Forgets a version whose files the disk did not take, or which are damaged; whoever holds
-  /// lock_images() next removes them.  Returns: false if its images are not those of `generation`
-  /// any more.
+  /// lock_images() next removes them.  It is not complete any more, also if the rest fails, which
+  /// is logged.  Returns: false if its images are not those of `generation` any more.
   bool forget_images(std::uint64_t version, std::uint64_t generation);
 
-  /// Versions that were recorded and not synced when the store was opened, ascending; none of them
-  /// is complete.
+  /// Versions that were recorded and not synced when the store was opened, or written to later,
+  /// ascending; none of them is complete.
   [[nodiscard]] std::vector<std::uint64_t> unchecked_versions() const;
   /// The files of an unchecked version are right: it is complete now, and unsynced.
   void accept_unchecked(std::uint64_t version);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -30,6 +31,26 @@ bool is_default_name(std::string_view name, std::string_view repository) {
   name.remove_prefix(repository.size());
   return name.empty() || (name.size() > 1 && name.front() == '.' &&
                           name.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
+struct DefaultStore {
+  fs::path path;
+  std::string repository;
+};
+
+/// This user's default stores for `url`.  Publishers' private stores lie next to them and have the
+/// same identity.
+std::vector<DefaultStore> find_defaults(std::string_view url) {
+  std::vector<DefaultStore> found;
+  std::error_code error;
+  fs::directory_iterator entry(default_parent(), error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::optional<StoreMarker> marker = find_marker(entry->path());
+    if (!marker || marker->url != url) continue;
+    if (!is_default_name(entry->path().filename().string(), marker->repository)) continue;
+    found.push_back({entry->path(), std::move(marker->repository)});
+  }
+  return found;
 }
 
 // What the bucket has is fetched again; images and the other records must not go with it.  RocksDB
@@ -89,20 +110,24 @@ std::optional<fs::path> Store::find_default_by_url(std::string_view url) {
   // Several repositories may have used the same URL in turn: the last one used counts.
   std::optional<fs::path> found;
   fs::file_time_type found_time;
-  std::error_code error;
-  fs::directory_iterator entry(default_parent(), error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::optional<Identity> identity = find_identity(entry->path());
-    // Publishers' private stores lie next to it and have the same identity.
-    if (!identity || identity->url != url) continue;
-    if (!is_default_name(entry->path().filename().string(), identity->repository)) continue;
+  for (const DefaultStore& store : find_defaults(url)) {
     std::error_code ignored;
-    const auto time = fs::last_write_time(entry->path() / "lock", ignored);
+    const auto time = fs::last_write_time(store.path / "lock", ignored);
     if (!found || time > found_time) {
-      found = entry->path();
+      found = store.path;
       found_time = time;
     }
   }
+  return found;
+}
+
+std::vector<fs::path> Store::find_defaults_of_others(std::string_view url,
+                                                     std::string_view repository) {
+  std::vector<fs::path> found;
+  for (DefaultStore& store : find_defaults(url)) {
+    if (store.repository != repository) found.push_back(std::move(store.path));
+  }
+  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -111,6 +136,18 @@ std::optional<fs::path> Store::find_default_by_url(std::string_view url) {
 std::unique_ptr<Store> Store::open(const fs::path& path, std::string_view repository,
                                    std::string_view url, StoreLimits limits,
                                    std::function<Space()> space) {
+  try {
+    return open_as_is(path, repository, url, limits, std::move(space));
+  } catch (const Error& error) {
+    const std::string remedy = find_store_remedy(error);
+    if (remedy.empty()) throw;
+    throw Error(error.code(), fmt::format("{}; {}", error.what(), remedy));
+  }
+}
+
+std::unique_ptr<Store> Store::open_as_is(const fs::path& path, std::string_view repository,
+                                         std::string_view url, StoreLimits limits,
+                                         std::function<Space()> space) {
   try {
     StoreDirectory directory(path, repository, url);
     if (!space) space = [root = directory.path()] { return space_of(root); };

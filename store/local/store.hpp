@@ -73,11 +73,17 @@ class Store {
   /// This user's default store for `url`, for when the bucket is unreachable.
   static std::optional<std::filesystem::path> find_default_by_url(std::string_view url);
 
+  /// This user's default stores of other repositories that were at `url`, in the order of their
+  /// paths: nobody uses these any more, once `repository` is there.
+  static std::vector<std::filesystem::path> find_defaults_of_others(std::string_view url,
+                                                                    std::string_view repository);
+
   /// Opens the store, or creates it with mode 0700, and takes its lock.
   /// On a full disk it still serves what it has, and writes the records later.
   /// `space` returns the space of the file system; empty: asks it.
-  /// Throws Error: busy (names the holder's pid), invalid (not empty and not a store; another
-  /// repository's), permission (another owner's), no_space (a new one), io.
+  /// Throws Error, which says what to do where that is known: busy (names the holder's pid),
+  /// invalid (not empty and not a store; another repository's), permission (another owner's),
+  /// read_only, no_space (a new one), io.
   static std::unique_ptr<Store> open(const std::filesystem::path& path, std::string_view repository,
                                      std::string_view url, StoreLimits limits,
                                      std::function<Space()> space = {});
@@ -137,6 +143,10 @@ class Store {
 
   Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits limits,
         const std::function<Space()>& space);
+  /// Without what to do about errors.
+  static std::unique_ptr<Store> open_as_is(const std::filesystem::path& path,
+                                           std::string_view repository, std::string_view url,
+                                           StoreLimits limits, std::function<Space()> space);
   static std::unique_ptr<Tables> open_tables(StoreDirectory& directory, const StoreMarker& marker,
                                              const std::function<Space()>& space);
 

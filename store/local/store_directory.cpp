@@ -9,9 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 
 #include "store/base/bytes.hpp"
-#include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/database/column_families.hpp"
 
@@ -103,6 +103,22 @@ void write_user(const fs::path& store, const fs::path& place) {
   write_file(store / kUserName, fmt::format("{}\n{}\n", ::getpid(), place.string()), 0600);
 }
 
+std::string find_store_remedy(const Error& error) {
+  const std::string_view what = error.what();
+  const auto has = [&](const char* text) { return what.find(text) != what.npos; };
+  // RocksDB tells an errno in words only.
+  const auto tells = [&](int number) { return has(std::strerror(number)); };
+  if (has("--store")) return "";
+  if (error.code() == ErrorCode::read_only || tells(EROFS)) {
+    return "mount its file system writable, or choose another --store";
+  }
+  if (error.code() == ErrorCode::permission || tells(EACCES)) {
+    return fmt::format("give its files to uid {}, or choose another --store", ::geteuid());
+  }
+  if (tells(EIO)) return "see what the kernel says of its disk (dmesg), or choose another --store";
+  return "";
+}
+
 StoreDirectory::StoreDirectory(const fs::path& path, std::string_view repository,
                                std::string_view url)
     : path_(fs::absolute(path).lexically_normal()) {
@@ -173,8 +189,14 @@ void StoreDirectory::check_marker(std::string_view repository, std::string_view 
   if (!found) {
     std::error_code ignored;
     if (fs::exists(marker_path(path_), ignored)) {
-      throw Error(ErrorCode::invalid, fmt::format("{} is not the marker of a weightfs store",
-                                                  marker_path(path_).string()));
+      static_cast<void>(read_file(marker_path(path_), kMarkerBytesMax));  // or throws why not
+      throw Error(ErrorCode::invalid,
+                  fmt::format("{} is not the marker of a weightfs store; if {} was one, write its "
+                              "three lines again: \"{}{}\", \"{}\", \"{}\" (or move staging/ away, "
+                              "which has what trainers saved and is not published yet, and remove "
+                              "the rest, which is only a cache); else choose another --store",
+                              marker_path(path_).string(), path_.string(), kMarkerTitle,
+                              kStoreFormat, repository, url));
     }
     write_file(marker_path(path_), text_of(wanted), 0600);
     return;

@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "store/base/error.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
@@ -44,6 +45,10 @@ std::optional<StoreUser> find_last_user(const std::filesystem::path& store);
 /// Records that this process uses the store for `place`.  Requires: it holds the lock.
 /// Throws Error: no_space, io.
 void write_user(const std::filesystem::path& store, const std::filesystem::path& place);
+
+/// What to do where a store cannot be opened, for the end of a message.  Empty if nobody knows, or
+/// the error says it.
+std::string find_store_remedy(const Error& error);
 
 class StoreDirectory {
  public:

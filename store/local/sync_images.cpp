@@ -15,6 +15,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/local/image_times.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
@@ -23,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kSliceBytes = 16u << 20;  // how soon it can stop
-constexpr long kLostMark = 1;                     // ns; images have times of whole seconds
 
 /// What lies below a directory, it and its parent too: files first, then directories, deepest
 /// first.
@@ -102,10 +102,6 @@ bool is_loss(const std::exception& cause) {
 }
 
 }  // namespace
-
-bool is_marked_lost(const struct stat& attributes) noexcept {
-  return attributes.st_mtim.tv_nsec == kLostMark;
-}
 
 SyncedImages sync_images(ImageTable& images, std::uint64_t version,
                          const std::function<bool()>& is_stopped) {

@@ -4,8 +4,6 @@
 // Threads: all calls may run in parallel; of one version one at a time.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -23,16 +21,13 @@ enum class SyncedImages {
   gone,        // not complete, or made anew meanwhile
 };
 
-/// Whether the disk did not take this file: see sync_images().
-bool is_marked_lost(const struct stat& attributes) noexcept;
-
 /// Syncs files and directories of a complete version, then records that (ImageTable::mark_synced).
 /// One file at a time is open, and written in slices: `is_stopped` is asked between two of them;
 /// empty: goes on to the end.
 ///
 /// A disk that did not take a file says so once, to whoever asks first, and the same file may
-/// belong to several versions (hard links).  So the file is marked (a time that no image has), and
-/// a version with such a file is never synced: it is an error for each of them.
+/// belong to several versions (hard links).  So the file is marked (store/local/image_times.hpp),
+/// and a version with such a file is never synced: it is an error for each of them.
 ///
 /// Throws Error: io, naming the file: it is missing, or the disk did not take it, so what a reader
 /// will get is not known.  Who calls this forgets the version (ImageTable::forget_images).

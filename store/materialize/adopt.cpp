@@ -15,7 +15,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/version_images.hpp"
-#include "store/local/sync_images.hpp"
+#include "store/local/image_times.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/plan.hpp"

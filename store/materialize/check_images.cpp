@@ -19,6 +19,9 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/format/version_images.hpp"
+#include "store/local/image_times.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/os/file.hpp"
@@ -55,6 +58,19 @@ class ImageChecker {
       check_chunks(batches[i]);
       counter.add(batches[i].size_bytes);
     });
+  }
+
+  /// What was written to and is right all the same, as in a copy of a store, would be checked at
+  /// every start.  Requires: run().  Throws Error: io, cancelled, timed_out.
+  void seal_again(const Context& context) const {
+    for (const VersionImages::File& file : files_of(version_.manifest, layout_)) {
+      const std::filesystem::path path = directory_ / file.path;
+      struct stat attributes {};
+      if (::lstat(path.c_str(), &attributes) != 0 || !was_written_to(attributes)) continue;
+      sync_image(path, context);  // the time says that it is on the disk, too
+      const File opened = File::open(path, O_RDONLY | O_NOFOLLOW);
+      seal_image(opened.fd(), path, {.time = version_.manifest.time, .sync = false});
+    }
   }
 
  private:
@@ -116,7 +132,9 @@ void check_version(Store& store, History& history, std::uint64_t number, const C
   // Before, not after: of a large model it takes minutes, and nothing is shown meanwhile.
   log_info(fmt::format("checking version {} ({}), which was not synced to disk yet", number,
                        human_bytes(layout->size_bytes())));
-  ImageChecker(store, *version, *layout).run(context, progress);
+  const ImageChecker checker(store, *version, *layout);
+  checker.run(context, progress);
+  checker.seal_again(context);
 }
 
 }  // namespace

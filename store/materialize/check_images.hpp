@@ -1,5 +1,6 @@
-// Check images: whether versions that were not synced before the end of the last process are what
-// they were: a power cut leaves files of the right size with other bytes.
+// Check images: whether versions that were not synced before the end of the last process, or were
+// written to later, are what they were: a power cut leaves files of the right size with other
+// bytes, and so does whoever copies a store that is in use.
 //
 // Threads: all calls may run in parallel; one at a time for a store.
 #pragma once

@@ -225,27 +225,36 @@ void History::check_not_rolled_back(std::uint64_t known, const Context& context)
     const std::scoped_lock lock(mutex_);
     if (checked_bucket_) return;
   }
-  const Newest newest = store_ != nullptr ? store_->manifests().newest() : Newest{};
-  const std::uint64_t number = std::max(known, newest.version);
-  if (number != 0) {
-    const std::optional<Version> there = repository_.find_version(number, context);
-    if (!there) {
-      throw Error(
-          ErrorCode::corrupt,
-          fmt::format(
-              "the bucket {} lost version {}, which this host knew: the bucket was rolled back or "
-              "replaced by another repository",
-              repository_.url(), number));
-    }
-    check_order(*there);
-    check_old_form(*there, context);
-    const auto mine = find_known(number);
-    if (mine && mine->manifest_sha256 != there->manifest_sha256) {
-      throw fork(number, there->manifest_sha256, mine->manifest_sha256);
-    }
-  }
+  check_newest(known, context);
   const std::scoped_lock lock(mutex_);
   checked_bucket_ = true;
+}
+
+void History::check_bucket(std::uint64_t known, const Context& context) {
+  repository_.check_still_there(context);
+  check_newest(known, context);
+}
+
+/// The newest version known here must be there, and unchanged.
+void History::check_newest(std::uint64_t known, const Context& context) {
+  const Newest newest = store_ != nullptr ? store_->manifests().newest() : Newest{};
+  const std::uint64_t number = std::max(known, newest.version);
+  if (number == 0) return;
+  const std::optional<Version> there = repository_.find_version(number, context);
+  if (!there) {
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format(
+            "the bucket {} lost version {}, which this host knew: the bucket was rolled back or "
+            "replaced by another repository",
+            repository_.url(), number));
+  }
+  check_order(*there);
+  check_old_form(*there, context);
+  const auto mine = find_known(number);
+  if (mine && mine->manifest_sha256 != there->manifest_sha256) {
+    throw fork(number, there->manifest_sha256, mine->manifest_sha256);
+  }
 }
 
 void History::look_behind_the_newest() {

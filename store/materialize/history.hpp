@@ -85,7 +85,8 @@ class History final : public VersionSource {
   /// accepted in order.
   ///
   /// The first call that reaches the bucket also checks that the newest version known here is still
-  /// there and unchanged; later calls notice a change when the next version names another parent.
+  /// there and unchanged; later calls notice a change when the next version names another parent,
+  /// and whoever calls them asks check_bucket() now and then.
   /// The first call also looks beyond the first absent number: if there are versions above it, its
   /// manifest was removed, which is Error corrupt.  Later calls do not, so that a call without a
   /// new version is one GET.
@@ -94,6 +95,12 @@ class History final : public VersionSource {
   /// is rejected, the last one before it is returned, and the next call throws.
   /// Throws Error: corrupt (malformed, a fork, a rollback), unavailable.
   std::uint64_t refresh(std::uint64_t known, const Context& context, Reach reach = Reach::newest);
+
+  /// Whether the bucket still is the one that is followed: has the repository's record, and the
+  /// newest version known here, unchanged.  Two small requests.
+  /// Throws Error: not_found (no repository, or another one), corrupt (a rollback, a fork); what
+  /// the bucket throws.
+  void check_bucket(std::uint64_t known, const Context& context);
 
   /// Makes the next refresh() look beyond the first absent number again, and read every manifest on
   /// its way.  Call it before publishing a version with that number.
@@ -135,6 +142,7 @@ class History final : public VersionSource {
   static void check_old_form(const Version& version, const Version* child);
   void check_old_form(const Version& version, const Context& context);
   void check_not_rolled_back(std::uint64_t known, const Context& context);
+  void check_newest(std::uint64_t known, const Context& context);
   void check_no_gap(std::uint64_t newest, const Context& context);
   void keep_manifest(const Version& version);
   void keep_newest(std::uint64_t number, const Context& context);

@@ -13,6 +13,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
+#include "store/local/image_times.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
@@ -23,13 +24,11 @@ bool link_file(const std::filesystem::path& from, const std::filesystem::path& t
 }
 
 /// Whether a weights file of the base looks unmodified since it was sealed, going by its
-/// attributes: sealed images have modification times of whole seconds, and a write sets another
-/// time.
+/// attributes.
 bool is_as_sealed(const std::filesystem::path& path, std::uint64_t size_bytes) {
   struct stat attributes {};
   if (::lstat(path.c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) return false;
-  return static_cast<std::uint64_t>(attributes.st_size) == size_bytes &&
-         attributes.st_mtim.tv_nsec == 0;
+  return static_cast<std::uint64_t>(attributes.st_size) == size_bytes && is_sealed(attributes);
 }
 
 /// The tensor of the start that has the same bytes; nullopt if a step changed any chunk.

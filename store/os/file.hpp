@@ -56,10 +56,22 @@ void fsync_directory(const std::filesystem::path& path);
 /// waits for less.  Only a wish: what fails is told by fsync_file().
 void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
 
-/// Whether this errno of a sync says that the disk did not take some bytes.  Others say that this
-/// file, or file system, cannot be asked.
+/// Whether this errno of a sync says that the disk did not take some bytes.  Block layers have many
+/// for that (ENODATA, ENOLINK, EREMOTEIO ...), and the kernel tells each of them as it is, once. So
+/// it is every one but those that say that this file, or file system, cannot be asked.
 constexpr bool is_lost_write(int error) noexcept {
-  return error == EIO || error == ENOSPC || error == EDQUOT;
+  switch (error) {
+    case EBADF:
+    case EINTR:
+    case EINVAL:
+    case ENOSYS:
+    case EOPNOTSUPP:
+    case EPERM:  // a seccomp filter
+    case ESPIPE:
+      return false;
+    default:
+      return true;
+  }
 }
 
 /// Writes these bytes to the disk and waits, where there is such a call: a file that is written so

@@ -4,11 +4,13 @@
 //
 // Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
 //
-// Threads: pure functions.
+// Threads: functions without state.
 #pragma once
 
 #include <filesystem>
 #include <span>
+
+#include "store/os/refused_leases.hpp"
 
 namespace weightfs {
 
@@ -24,16 +26,19 @@ Writers find_writers(int fd);
 
 /// True if no process has a file open or mapped that would go with these directories, apart from
 /// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/architecture/following.md, "Who
-/// still reads").  A file with another name elsewhere is not checked, since it stays.  False where
-/// the kernel cannot tell (a file system without leases).  The answer is valid only for the moment:
-/// hide the files first.
+/// still reads").  A file with another name elsewhere is not checked, since it stays.  Of a file of
+/// another user it is asked in that user's name where the process has no CAP_LEASE.  False where
+/// the kernel cannot tell (a file system without leases, neither CAP_LEASE nor CAP_SETUID).  The
+/// answer is valid only for the moment: hide the files first.
 ///
+/// `refused_leases`: told of each file that was asked for; may be nullptr.
 /// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
-bool nobody_reads(std::span<const std::filesystem::path> directories);
-bool nobody_reads(const std::filesystem::path& directory);
+bool nobody_reads(std::span<const std::filesystem::path> directories,
+                  RefusedLeases* refused_leases = nullptr);
+bool nobody_reads(const std::filesystem::path& directory, RefusedLeases* refused_leases = nullptr);
 
 /// The same for one file, wherever its names are.
-bool nobody_reads_file(const std::filesystem::path& path);
+bool nobody_reads_file(const std::filesystem::path& path, RefusedLeases* refused_leases = nullptr);
 
 /// True if nobody has the file open for writing, mapped shared and writable, or mapped privately
 /// from a writable descriptor: F_SETLEASE(F_RDLCK) is granted.  Mere readers do not matter.  False

@@ -64,6 +64,7 @@ class Publisher {
   void take_parent(std::uint64_t parent);
   void find_content();
   void scan();
+  void require_weights() const;
   [[nodiscard]] bool wants_snapshot();
   void code_and_upload();
   void ask_bucket(const Context& context);
@@ -227,12 +228,29 @@ void Publisher::find_content() {
 
 void Publisher::scan() {
   checkpoint_ = scan_checkpoint(options_.directory, options_.wishes.include);
+  require_weights();
   layout_ = Layout::from_checkpoint(checkpoint_);
   reader_.emplace(checkpoint_, *layout_);
   reader_->wait_unwritten(context_);
   if (!options_.base) return;
   proof_.emplace(repository_, *options_.base, *reader_, options_.threads);
   proof_->ask(context_);
+}
+
+/// What a saver of pickles writes, or one that was killed before its first shard.
+void Publisher::require_weights() const {
+  if (!parent_ || checkpoint_.has_weights()) return;
+  const auto before = history_.layout(*parent_, context_);
+  const auto is_weights = [](const LayoutFile& file) {
+    return file.kind == LayoutFile::Kind::safetensors;
+  };
+  if (std::ranges::none_of(before->files(), is_weights)) return;
+  const std::string left = checkpoint_.unpublished_text();
+  throw Error(
+      ErrorCode::invalid,
+      fmt::format("there are no weights in it (*.safetensors), and version {} has some{}: save the "
+                  "whole checkpoint, or name its files of weights (--include GLOB)",
+                  parent_->number(), left.empty() ? "" : "; left out were " + left));
 }
 
 bool Publisher::wants_snapshot() {
@@ -403,8 +421,10 @@ void Publisher::note_changes(const Version& version) noexcept {
         parent, FreshEnd{{version.number(), version.manifest_sha256}, layout_}, std::move(parts));
     if (fresh->find_ends()) result_.fresh = std::move(fresh);
   } catch (const std::exception& error) {
-    log_debug(
-        fmt::format("what changed in version {} is not noted: {}", version.number(), error.what()));
+    log_if_possible(LogLevel::debug, [&] {
+      return fmt::format("what changed in version {} is not noted: {}", version.number(),
+                         error.what());
+    });
   }
 }
 
@@ -415,10 +435,12 @@ void Publisher::keep() noexcept {
     keep_images(store_, *reader_, result_.images, options_.threads, context_, progress_);
     reached("kept");
   } catch (const std::exception& error) {
-    log_warning(
-        fmt::format("version {} is published, but its files are not kept in the store {}: "
-                    "{}; the next publish decodes them",
-                    result_.version, store_.path().string(), error.what()));
+    log_if_possible(LogLevel::warning, [&] {
+      return fmt::format(
+          "version {} is published, but its files are not kept in the store {}: {}; the next "
+          "publish decodes them",
+          result_.version, store_.path().string(), error.what());
+    });
   }
 }
 
@@ -433,10 +455,12 @@ void Publisher::remove_uploads(ErrorCode why) noexcept {
   try {
     upload_->remove_all();
   } catch (const std::exception& error) {
-    log_warning(fmt::format(
-        "cannot remove uploads of version {} in {}; they belong to no version, and weightfs "
-        "verify lists them: {}",
-        manifest_.version, repository_.url(), error.what()));
+    log_if_possible(LogLevel::warning, [&] {
+      return fmt::format(
+          "cannot remove uploads of version {} in {}; they belong to no version, and weightfs "
+          "verify lists them: {}",
+          manifest_.version, repository_.url(), error.what());
+    });
   }
 }
 

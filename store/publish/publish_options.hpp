@@ -43,7 +43,8 @@ struct PublishOptions {
   PartChoice part = {};
   /// How long a part that is published waits for the others; 0: not at all.
   std::chrono::milliseconds part_wait = kPartWait;
-  /// Called when other parts of the version are missing, which, once for each change.
+  /// Called while the version is waited for, once for each change of which other parts are missing.
+  /// An empty list: all have come by now, and the version is about to be completed.
   std::function<void(const std::vector<unsigned>& missing)> waiting = {};
 
   unsigned threads = 0;                             // 0: work_threads()

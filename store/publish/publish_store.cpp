@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <exception>
 #include <string>
 
 #include "store/base/error.hpp"
@@ -114,10 +115,10 @@ PublishStore::~PublishStore() {
   if (!store_) return;
   store_.reset();
   if (remove_.empty()) return;
-  std::error_code failed;
-  std::filesystem::remove_all(remove_, failed);
-  if (failed) {
-    log_warning(fmt::format("cannot remove {}: {}", remove_.string(), failed.message()));
+  try {
+    std::filesystem::remove_all(remove_);
+  } catch (const std::exception& error) {
+    log_caught("cannot remove the store of this publish", error);
   }
 }
 

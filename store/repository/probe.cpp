@@ -56,7 +56,9 @@ class ProbeObject {
       bucket_.remove(key_, Context{}.within(kProbeRemoveTime));
       return "";
     } catch (const std::exception& error) {
-      log_debug(fmt::format("the probe object could not be removed: {}", error.what()));
+      log_if_possible(LogLevel::debug, [&] {
+        return fmt::format("the probe object could not be removed: {}", error.what());
+      });
       return key_;
     }
   }

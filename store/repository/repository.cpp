@@ -115,11 +115,7 @@ std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id
     throw Error(ErrorCode::unavailable, error.what());
   }
   if (!found) throw Error(ErrorCode::unavailable, no_repository(url).what());
-  if (*found != id) {
-    throw Error(
-        ErrorCode::corrupt,
-        fmt::format("there is another repository at {} now: {}, expected {}", url, *found, id));
-  }
+  if (*found != id) throw Error(ErrorCode::corrupt, another_repository(url, id, *found));
   return bucket;
 }
 
@@ -254,6 +250,20 @@ Error conflict_with(const Version& winner) {
 
 }  // namespace
 
+std::string id_of_record(std::string_view bytes, std::string_view url) {
+  return parse_record(bytes, url);
+}
+
+std::string another_repository(std::string_view url, std::string_view id, std::string_view found) {
+  const std::string what =
+      found.empty()
+          ? fmt::format("there is no repository at {} any more, expected {}", url, id)
+          : fmt::format("there is another repository at {} now: {}, expected {}", url, found, id);
+  return what +
+         "; what is shown stays.  To go on, put the objects of that one back; to follow a new one, "
+         "mount again, or sync into an empty directory";
+}
+
 namespace keys {
 
 std::string manifest(std::uint64_t version) {
@@ -362,6 +372,12 @@ HubReader& Repository::hub() {
 std::optional<std::uint64_t> Repository::hub_bytes() const {
   const std::scoped_lock lock(mutex_);
   return hub_ ? std::optional(hub_->fetched_bytes()) : std::nullopt;
+}
+
+void Repository::check_still_there(const Context& context) {
+  const std::optional<std::string> found = find_id(bucket(context), context);
+  if (found == id_) return;
+  throw Error(ErrorCode::not_found, another_repository(url_, id_, found.value_or("")));
 }
 
 std::optional<Version> Repository::find_version(std::uint64_t number, const Context& context) {

@@ -58,6 +58,13 @@ std::string snapshot_file(std::uint64_t version, std::string_view nonce, std::st
 std::string snapshot_hashes(std::uint64_t version, std::string_view nonce);
 }  // namespace keys
 
+/// The id in the bytes of a repository's record.
+/// Throws Error: unsupported (newer format, unknown required feature), corrupt.
+std::string id_of_record(std::string_view bytes, std::string_view url);
+
+/// For messages: what stands at `url` where `id` is followed.  `found`: its id; empty: nothing.
+std::string another_repository(std::string_view url, std::string_view id, std::string_view found);
+
 /// One version: its manifest, and the SHA-256 of the manifest's bytes.
 struct Version {
   Manifest manifest;
@@ -123,6 +130,11 @@ class Repository {
   /// The bucket.  Throws Error: unavailable if it is unreachable or has no repository now, corrupt
   /// if it has another one.  Each call retries.
   Bucket& bucket(const Context& context);
+
+  /// Reads the record again: a bucket that was emptied and begun anew under its URL has no next
+  /// version either.
+  /// Throws Error: not_found (another_repository()); what reading the record throws.
+  void check_still_there(const Context& context);
 
   /// Where the files of the version's snapshot lie: the bucket, or the Hub.
   /// Requires: the version has a snapshot.  Throws Error: as bucket(), hub().

@@ -68,7 +68,9 @@ void abort_upload(S3Client& client, std::string_view key, const std::string& id,
                  .expected = {404}},
                 context);
   } catch (const std::exception& error) {
-    log_debug(fmt::format("an upload could not be aborted: {}", error.what()));
+    log_if_possible(LogLevel::debug, [&] {
+      return fmt::format("an upload could not be aborted: {}", error.what());
+    });
   }
 }
 

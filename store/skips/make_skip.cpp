@@ -230,10 +230,12 @@ void SkipMaking::remove_unnamed(const SkipRecord& there) noexcept {
       repository_.bucket(context_).remove(keys::skip_pack(record_.versions, pack.name), context_);
     }
   } catch (const std::exception& error) {
-    log_warning(
-        fmt::format("packs of the skip delta from version {} to {}, which another host made "
-                    "as well, are left in {}: {}",
-                    record_.versions.from, record_.versions.to, repository_.url(), error.what()));
+    log_if_possible(LogLevel::warning, [&] {
+      return fmt::format(
+          "packs of the skip delta from version {} to {}, which another host made as well, are "
+          "left in {}: {}",
+          record_.versions.from, record_.versions.to, repository_.url(), error.what());
+    });
   }
 }
 

@@ -83,7 +83,9 @@ struct CloseWatch::State {
         read_events();
         ask();
       } catch (const std::exception& error) {  // no memory, or no descriptor
-        log_debug(fmt::format("cannot look for closed files: {}", error.what()));
+        log_if_possible(LogLevel::debug, [&] {
+          return fmt::format("cannot look for closed files: {}", error.what());
+        });
       }
     }
   }

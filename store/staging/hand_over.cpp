@@ -98,6 +98,8 @@ void Staging::note_lost(StagingId directory) {
   state_->set_lost(files, true);
 }
 
+void Staging::note_lost_file(StagingId file) { state_->set_lost({&file, 1}, true); }
+
 // ---- moving ----
 
 void Staging::hand_over(StagingId directory, std::string_view new_name,

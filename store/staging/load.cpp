@@ -6,10 +6,13 @@
 //     an inode not reachable from a root       becomes /staging/lost+found-<id>, with all below it;
 //                                              in a cycle, the inode with the lowest id
 //     bytes without a record                   removed
+//     a safetensors file with a hole           after a restart of the machine: marked, so that it
+//                                              is not handed over
 //
 // Repairs are written in one batch; if there is no room for it, the next process repeats them.
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
@@ -22,6 +25,10 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/os/boot_id.hpp"
+#include "store/os/file.hpp"
+#include "store/os/holes.hpp"
 #include "store/staging/state.hpp"
 
 namespace weightfs {
@@ -63,6 +70,7 @@ class StagingLoader {
     read_names();
     keep_lost();
     drop_files_without_bytes();
+    mark_holes();
     write();
     remove_strays();
   }
@@ -74,11 +82,13 @@ class StagingLoader {
   void read_names();
   void keep_lost();
   void drop_files_without_bytes();
+  void mark_holes();
   void write();
   void remove_strays();
 
   void add_name(const StagingNameRecord& record);
   [[nodiscard]] std::unordered_set<StagingId> reachable() const;
+  [[nodiscard]] bool may_lack_bytes(StagingId id, const StagingInode& inode) const;
   void move_to_staging(StagingId id);
 
   Staging::State& state_;
@@ -211,6 +221,41 @@ void StagingLoader::drop_files_without_bytes() {
     tree_.unlink(inode.parent, std::string(inode.name));
     tree_.erase(id);
   }
+}
+
+// A saver that does not sync may set the size first (safetensors >= 0.8).  A power cut leaves the
+// size then, and holes: bytes that were not written out yet have no place on the disk (ext4 and XFS
+// choose one late), or one that still counts as a hole, as SEEK_HOLE tells of extents that are
+// unwritten, where no page is dirty.  The header is there and right, so nothing else shows it.
+void StagingLoader::mark_holes() {
+  constexpr std::string_view kBootKey = "staging_boot";
+  const std::string boot = boot_id();
+  const auto before = state_.db.find(ColumnFamily::store, kBootKey);
+  if (before == boot) return;
+  repairs_.push_back({ColumnFamily::store, std::string(kBootKey), boot});
+  if (!before) return;  // a new store, or that of an older release
+  std::vector<StagingId> marked;
+  tree_.walk(kStagingRoot, [&](const std::string&, StagingId id, const StagingInode& inode) {
+    if (may_lack_bytes(id, inode)) marked.push_back(id);
+  });
+  for (const StagingId id : marked) {
+    StagingRecord& record = tree_.get(id).record;
+    record.is_lost = true;
+    repairs_.push_back({ColumnFamily::inodes, inode_key(id), encode(record)});
+    log_warning(
+        fmt::format("{} has holes, and the machine was restarted: its bytes may be lost, so it is "
+                    "not handed over; save it again",
+                    escape_name(tree_.path_of(id))));
+  }
+}
+
+// What cannot be opened is refused in any case.
+bool StagingLoader::may_lack_bytes(StagingId id, const StagingInode& inode) const {
+  if (!inode.is_file() || inode.record.is_lost || !inode.name.ends_with(".safetensors")) {
+    return false;
+  }
+  const File file(::open(state_.backing_path(id).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  return file && has_hole(file.fd());
 }
 
 void StagingLoader::write() {

@@ -448,7 +448,9 @@ void Staging::allocate(StagingId id, int mode, std::uint64_t offset_bytes,
                        std::uint64_t size_bytes) {
   const WriterPin pin(*state_, id);
   constexpr int kFrees = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_COLLAPSE_RANGE;
-  if ((mode & kFrees) == 0) state_->make_room(size_bytes);
+  const bool takes = (mode & kFrees) == 0;
+  const GrowthPin growth(state_->growing_bytes, takes ? size_bytes : 0);
+  if (takes) state_->make_room(size_bytes, growth.others() + state_->lacking_bytes(id));
   const File file = state_->open_backing(id, O_WRONLY);
   int status = 0;
   do {

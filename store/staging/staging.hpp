@@ -164,11 +164,14 @@ class Staging {
   [[nodiscard]] std::uint64_t generation(StagingId id) const;
 
   /// A file below the directory of which the disk did not take some bytes, which the kernel tells
-  /// once, to whoever asks first; until it is truncated to nothing.
+  /// once, to whoever asks first, or may have lost some in a power cut (load.cpp); until it is
+  /// truncated to nothing.
   [[nodiscard]] std::optional<std::string> find_lost(StagingId directory) const;
   [[nodiscard]] bool is_lost(StagingId file) const;
-  /// All files below the directory may be such ones.  That is recorded, unless there is no room.
+  /// All files below the directory, or this one, may be such ones.  That is recorded, or, if there
+  /// is no room, with the next change.  Unknown ids are ignored.
   void note_lost(StagingId directory);
+  void note_lost_file(StagingId file);
 
   /// Moves a directory from staging to the publish root, in one synced write with other changes of
   /// the database.  EBUSY if the name is taken there.

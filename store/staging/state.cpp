@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -57,8 +59,10 @@ void Staging::State::remove_backing(std::span<const StagingId> ids) const noexce
     if (::unlinkat(directory_file.fd(), backing_name(id).c_str(), 0) == 0 || errno == ENOENT) {
       continue;
     }
-    log_warning(fmt::format("cannot remove {}, which is no longer used: {}",
-                            backing_path(id).string(), describe_errno(errno, "unlink it")));
+    log_if_possible(LogLevel::warning, [&, error = errno] {
+      return fmt::format("cannot remove {}, which is no longer used: {}", backing_path(id).string(),
+                         describe_errno(error, "unlink it"));
+    });
   }
 }
 
@@ -111,8 +115,12 @@ bool Staging::State::release(StagingId id, bool writes) noexcept {
   const bool has_name = inode->parent != 0 || StagingTree::is_root(id);
   if (inode->opens > 0 || has_name || inode->is_directory()) return is_last_writer;
   if (inode->is_file()) {
-    unused.push_back(id);
-    unused_changed.notify_all();
+    try {
+      unused.push_back(id);
+      unused_changed.notify_all();
+    } catch (const std::bad_alloc&) {
+      // Its bytes go when the staging area is opened again.
+    }
   }
   tree.erase(id);
   return is_last_writer;
@@ -134,7 +142,9 @@ void Staging::State::resize(StagingId id, std::uint64_t size_bytes) {
   struct stat bytes {};
   if (::fstat(file.fd(), &bytes) != 0) throw PosixError(errno, "stat " + backing_path(id).string());
   const auto size_before = static_cast<std::uint64_t>(bytes.st_size);
-  if (size_bytes > size_before) make_room(size_bytes - size_before);
+  const std::uint64_t more = size_bytes - std::min(size_bytes, size_before);
+  const GrowthPin growth(growing_bytes, more);
+  if (more > 0) make_room(more, growth.others() + lacking_bytes());
   if (::ftruncate(file.fd(), static_cast<off_t>(size_bytes)) != 0) {
     throw PosixError(errno, "set the size of " + backing_path(id).string());
   }
@@ -155,8 +165,9 @@ void Staging::State::set_lost(std::span<const StagingId> files, bool is_lost) {
   try {
     change.write(Durability::power);
   } catch (const Error& error) {
-    log_warning(
-        fmt::format("staging: not recorded of which files the disk lost bytes: {}", error.what()));
+    unrecorded_lost.insert(files.begin(), files.end());
+    log_warning(fmt::format("staging: not recorded yet of which files the disk lost bytes: {}",
+                            error.what()));
   }
 }
 
@@ -198,9 +209,19 @@ void Staging::State::remove_unused_until(const std::stop_token& stop) {
       unused_changed.wait(lock, stop, [&] { return !unused.empty(); });
       unused_changed.wait_for(lock, stop, wait, [] { return false; });
     }
-    wait = remove_unused() ? kGather : kRetry;
+    wait = try_to_remove_unused() ? kGather : kRetry;
   }
-  remove_unused();
+  try_to_remove_unused();
+}
+
+/// What is forgotten for want of memory goes when the staging area is opened again.
+bool Staging::State::try_to_remove_unused() noexcept {
+  try {
+    return remove_unused();
+  } catch (const std::exception& error) {
+    log_caught("freeing the space of removed files", error);
+    return false;
+  }
 }
 
 bool Staging::State::remove_unused() {
@@ -214,23 +235,51 @@ bool Staging::State::remove_unused() {
   try {
     sync_records();
   } catch (const Error& error) {
-    log_warning(fmt::format("cannot free the space of removed files: {}", error.what()));
     remove_later(std::move(ids));
+    log_warning(fmt::format("cannot free the space of removed files: {}", error.what()));
     return false;
   }
   remove_backing(ids);
   return true;
 }
 
-void Staging::State::make_room(std::uint64_t bytes) {
+void Staging::State::make_room(std::uint64_t bytes, std::uint64_t coming_bytes) {
   if (!options.make_room) return;
-  try {
-    return options.make_room(bytes);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::no_space) throw;
-  }
+  const auto has_made = [&](std::uint64_t wanted) {
+    try {
+      options.make_room(wanted);
+      return true;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::no_space) throw;
+      return false;
+    }
+  };
+  const std::uint64_t all =
+      coming_bytes > 0 ? std::min(bytes, GrowthPin::kMost) + coming_bytes : bytes;
+  if (has_made(all)) return;
   remove_unused();
+  // A file may stay as sparse as it is: what only may come is no reason to refuse.
+  if (coming_bytes > 0 && has_made(all)) return;
   options.make_room(bytes);
+}
+
+std::uint64_t Staging::State::lacking_bytes(StagingId except) const {
+  std::vector<StagingId> written;
+  {
+    const std::scoped_lock lock(mutex);
+    for (const auto& [id, inode] : tree.inodes()) {
+      if (inode.writers > 0 && id != except) written.push_back(id);
+    }
+  }
+  std::uint64_t lacking = 0;
+  for (const StagingId id : written) {
+    struct stat found {};
+    if (::fstatat(directory_file.fd(), backing_name(id).c_str(), &found, 0) != 0) continue;
+    const auto size = std::min(static_cast<std::uint64_t>(found.st_size), GrowthPin::kMost);
+    const auto there = static_cast<std::uint64_t>(found.st_blocks) * 512;
+    lacking = std::min(lacking + size - std::min(size, there), GrowthPin::kMost);
+  }
+  return lacking;
 }
 
 // ---- removed directories ----
@@ -337,9 +386,24 @@ void StagingChange::unlock() {
   if (lock_.owns_lock()) lock_.unlock();
 }
 
+// First in the batch: what the change itself says of such a file counts.
+void StagingChange::add_lost_marks() {
+  if (state_.unrecorded_lost.empty()) return;
+  if (!lock_.owns_lock()) lock_.lock();
+  std::vector<Db::Change> marks;
+  for (const StagingId id : state_.unrecorded_lost) {
+    const StagingInode* const inode = state_.tree.find(id);
+    if (inode == nullptr || inode->parent == 0) continue;
+    marks.push_back({ColumnFamily::inodes, inode_key(id), encode(inode->record)});
+  }
+  records_.insert(records_.begin(), marks.begin(), marks.end());
+}
+
 std::vector<StagingId> StagingChange::write(Durability durability) {
+  add_lost_marks();
   unlock();
   if (!records_.empty()) state_.db.write(records_, durability);
+  state_.unrecorded_lost.clear();
   lock_.lock();
   state_.records_written++;
   for (const auto& step : steps_) step();

@@ -6,9 +6,13 @@
 // inodes without a name, are guarded by `mutex` alone.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,7 +47,8 @@ struct Staging::State {
   [[nodiscard]] bool has_writers(StagingId id) noexcept;
 
   void resize(StagingId id, std::uint64_t size_bytes);
-  /// Records StagingRecord::is_lost of files.  Where that fails it is known until the process ends.
+  /// Records StagingRecord::is_lost of files.  Where that fails it is recorded with the next
+  /// change.
   void set_lost(std::span<const StagingId> files, bool is_lost);
   /// Frees the bytes of a file that is about to be unlinked and is not open; false if it is open.
   bool empty_unused(StagingId directory, std::string_view name);
@@ -57,8 +62,11 @@ struct Staging::State {
   /// is held.
   void keep_removed_directory(StagingId id);
 
-  /// Frees the bytes due for removal before it gives up.
-  void make_room(std::uint64_t bytes);
+  /// Frees the bytes due for removal before it gives up.  `coming_bytes`: for them too, if there
+  /// can be.
+  void make_room(std::uint64_t bytes, std::uint64_t coming_bytes = 0);
+  /// What files that have a writer will still take of the size that was set, without `except`'s.
+  [[nodiscard]] std::uint64_t lacking_bytes(StagingId except = 0) const;
   /// Makes all earlier record writes durable.
   void sync_records();
 
@@ -72,6 +80,9 @@ struct Staging::State {
 
   RankedMutex changes{LockRank::staging_changes, "Staging::State::changes"};
   StagingId reserved_ids = kFirstStagingId;  // guarded by `changes`; as in the database
+  std::set<StagingId> unrecorded_lost;       // guarded by `changes`; see set_lost()
+
+  std::atomic<std::uint64_t> growing_bytes = 0;  // see GrowthPin
 
   mutable RankedMutex mutex{LockRank::staging, "Staging::State::mutex"};  // guards what follows
   mutable std::condition_variable_any unwritten;  // signalled when a file loses its last writer
@@ -84,6 +95,7 @@ struct Staging::State {
  private:
   void remove_unused_until(const std::stop_token& stop);
   bool remove_unused();  // false if the records could not be synced
+  bool try_to_remove_unused() noexcept;
 
   std::jthread remover_;
 };
@@ -99,6 +111,28 @@ class WriterPin {
  private:
   Staging::State& state_;
   StagingId id_;
+};
+
+/// Until their file shows them, the bytes that a call adds to it count for the room that others ask
+/// for: the ranks of a trainer set the sizes of their files at once.
+class GrowthPin {
+ public:
+  /// More than any disk has, and sums of it do not overflow.
+  static constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
+
+  /// `total`: State::growing_bytes.
+  GrowthPin(std::atomic<std::uint64_t>& total, std::uint64_t bytes)
+      : total_(total), bytes_(std::min(bytes, kMost)), others_(total.fetch_add(bytes_)) {}
+  ~GrowthPin() { total_ -= bytes_; }
+  GrowthPin(const GrowthPin&) = delete;
+  GrowthPin& operator=(const GrowthPin&) = delete;
+
+  /// Of calls that had begun before.
+  [[nodiscard]] std::uint64_t others() const noexcept { return others_; }
+
+ private:
+  std::atomic<std::uint64_t>& total_;
+  const std::uint64_t bytes_, others_;
 };
 
 /// Collects a change of names and records, while no other change can run. First read `tree`
@@ -137,6 +171,7 @@ class StagingChange {
 
  private:
   void forget(StagingId id);
+  void add_lost_marks();
 
   Staging::State& state_;
   std::unique_lock<RankedMutex> order_, lock_;

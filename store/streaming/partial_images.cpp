@@ -198,8 +198,9 @@ std::shared_ptr<PartialVersion> PartialImages::State::fill(
   store.evictor().evict_for_images(plan.version_bytes() - linked, plan.version_bytes());
   if (watch == nullptr) return make(std::move(plan), std::move(*base), nullptr, making);
   watch->lap(&VersionTiming::room);
-  note_origin(plan, watch->timing);
-  return make(std::move(plan), std::move(*base), watch->meter, making);
+  auto filled = make(std::move(plan), std::move(*base), watch->meter, making);
+  note_origin(filled->plan(), watch->timing);  // not of a way that was left
+  return filled;
 }
 
 std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::Reservation base,
@@ -275,7 +276,7 @@ void PartialImages::State::drop(std::uint64_t version) {
 /// Complete files may be open or mapped directly; the daemon knows who reads the others.
 bool PartialImages::State::nobody_reads_files(std::uint64_t version) const {
   const auto filled = find(version);
-  return filled && filled->nobody_reads();
+  return filled && filled->nobody_reads(&store.eviction().refused_leases());
 }
 
 /// Evicts a partial version.  Stops its threads first, because none of them may be its last owner.

@@ -55,8 +55,8 @@ class PartialImages {
   /// it. Throws Error: what make_plan() and Evictor::evict_for_images() throw; no_space; cancelled,
   /// timed_out.
   ///
-  /// `watch`: gets the phases wait to room, and where the version comes from; its meter is used
-  /// until it is complete.  nullptr: nobody asks.
+  /// `watch`: gets the phases wait to room, and where the version comes from, as it begins; its
+  /// meter is used until it is complete.  nullptr: nobody asks.
   std::shared_ptr<PartialVersion> begin(std::uint64_t version, const Context& context,
                                         VersionWatch* watch = nullptr);
 

@@ -681,7 +681,7 @@ bool PartialVersion::is_complete() const {
   return state_->is_complete;
 }
 
-bool PartialVersion::nobody_reads() const {
+bool PartialVersion::nobody_reads(RefusedLeases* refused_leases) const {
   std::vector<std::filesystem::path> here;
   {
     const std::lock_guard lock(state_->mutex);
@@ -689,9 +689,10 @@ bool PartialVersion::nobody_reads() const {
       if (file.is_here) here.push_back(file.path);
     }
   }
-  return std::all_of(here.begin(), here.end(), [](const std::filesystem::path& path) {
+  return std::all_of(here.begin(), here.end(), [&](const std::filesystem::path& path) {
     std::error_code error;
-    return std::filesystem::hard_link_count(path, error) > 1 || nobody_reads_file(path);
+    return std::filesystem::hard_link_count(path, error) > 1 ||
+           nobody_reads_file(path, refused_leases);
   });
 }
 

@@ -99,7 +99,7 @@ class PartialVersion {
 
   /// Whether no file that is here, and would go with this version, is open or mapped; see
   /// nobody_reads() of the store.  Other files can only be open in this process.
-  [[nodiscard]] bool nobody_reads() const;
+  [[nodiscard]] bool nobody_reads(RefusedLeases* refused_leases = nullptr) const;
 
   /// Whether the bytes [offset, offset + size) of a file are here; bytes beyond its end count as
   /// here.  If not, they come first from now on, and `wake` is called once, from any thread and
@@ -107,7 +107,8 @@ class PartialVersion {
   /// called before this returns.  May be empty.
   /// Requires: a path that this fills.
   /// Throws Error: corrupt or not_found (an object of the bucket, or the base; names it), no_space,
-  /// io, all until the window is retried.  cancelled: stopped, and the bytes are not here.
+  /// no_memory, io, all until the window is retried.  cancelled: stopped, and the bytes are not
+  /// here.
   bool ask(std::string_view path, std::uint64_t offset_bytes, std::uint64_t size_bytes,
            std::function<void()> wake);
 

@@ -2,8 +2,8 @@
 //
 //     asked       requested by a reader, in that order
 //     ahead       the windows after those
-//     paused      tried when the bucket was away: their files, and their neighbours, wait for them;
-//                 for every other worker they come after the rest
+//     paused      tried when the bucket was away, or written and to be made again: their files, and
+//                 their neighbours, wait for them; for every other worker they come after the rest
 //     the rest    by number, in runs of kWindowsPerRun for each worker, so that bytes read ahead
 //                 for one window serve the next; an idle worker helps the others
 //     again       tried before, and failed

@@ -46,8 +46,10 @@ void Poller::has(std::uint64_t version) noexcept { wanted_ = std::max(wanted_, v
 
 void Poller::poll(const Context& context, bool can_wait) {
   is_reachable_ = is_back_ = false;
+  const std::uint64_t known = newest_;
   try {
     ask(context, can_wait);
+    check_bucket(newest_ > known, context);
   } catch (const Error& error) {
     failures_++;
     is_refused_ = is_refused(error.code());
@@ -67,7 +69,7 @@ void Poller::ask(const Context& context, bool can_wait) {
   using Reach = History::Reach;
   const Clock::time_point begin = Clock::now();
   const std::uint64_t known = newest_;
-  const bool is_near = can_wait && !may_have_more_ && paused_ && *paused_ < kMoment;
+  const bool is_near = can_wait && !may_have_more_ && is_dense();
   may_have_more_ = false;
   find_newest(context, is_near ? Reach::next : Reach::newest);
   may_have_more_ = is_near && newest_ > known;
@@ -77,6 +79,19 @@ void Poller::ask(const Context& context, bool can_wait) {
   if (newest_ > 0) tags_.note(*history_.get(newest_, context));
   find_wanted(context);
 }
+
+/// That there is no next version says nothing of a bucket that was emptied, or begun anew.  Asked
+/// only where nothing waits for the answer: after a poll that found nothing, and while polls are
+/// dense, so that a version may be due, half as often.
+void Poller::check_bucket(bool found, const Context& context) {
+  const auto interval = follow_.poll.check_interval * (is_dense() ? 2 : 1);
+  const bool is_due = failures_ > 0 || Clock::now() - checked_ >= interval;
+  if (beyond_ || (!found && !is_due)) return;
+  if (!found) history_.check_bucket(newest_, context);  // each version names its parent
+  checked_ = Clock::now();
+}
+
+bool Poller::is_dense() const { return paused_ && *paused_ < kMoment; }
 
 void Poller::find_newest(const Context& context, History::Reach reach) {
   const std::uint64_t known = std::max(newest_, store_.manifests().newest().version);
@@ -105,6 +120,7 @@ void Poller::find_wanted(const Context& context) {
   const Follow& what = follow_.what;
   const bool by_tag = what.kind == Follow::Kind::tag;
   has(version_to_bring(what, newest_, by_tag ? tags_.find_carrier(what.tag, newest_, context) : 0));
+  if (by_tag) hidden_tag_ = tags_.find_unreadable(wanted_);
 }
 
 std::chrono::microseconds Poller::delay() {

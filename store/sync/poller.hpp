@@ -1,6 +1,7 @@
 // Poller: asks the bucket for the newest version, and says which one this host is to have.
 //
-// A poll without news is one GET of the next manifest, however many versions there are.  A manifest
+// A poll without news is one GET of the next manifest, however many versions there are; about once
+// a minute, and when the bucket is back, it is followed by History::check_bucket().  A manifest
 // that is broken does not hide the versions before it.  While the bucket gives no answer, polls
 // become sparse.
 //
@@ -45,6 +46,8 @@ class Poller {
   /// Why it is unknown whether there are versions after newest().  After a poll that found new ones
   /// the next poll says it.
   [[nodiscard]] const std::optional<Error>& beyond() const noexcept { return beyond_; }
+  /// Why a later version than wanted() may carry the followed tag: its manifest cannot be read.
+  [[nodiscard]] const std::optional<Error>& hidden_tag() const noexcept { return hidden_tag_; }
 
   /// Of the last poll.
   [[nodiscard]] bool is_reachable() const noexcept { return is_reachable_; }
@@ -61,6 +64,8 @@ class Poller {
 
  private:
   void ask(const Context& context, bool can_wait);
+  void check_bucket(bool found, const Context& context);
+  [[nodiscard]] bool is_dense() const;
   void find_newest(const Context& context, History::Reach reach);
   void walk_to_newest(const Context& context);
   void find_wanted(const Context& context);
@@ -74,14 +79,15 @@ class Poller {
 
   std::uint64_t newest_;
   std::uint64_t wanted_ = 0;
-  std::optional<Error> beyond_;
+  std::optional<Error> beyond_, hidden_tag_;
   bool is_reachable_ = false;
   bool is_refused_ = false;  // a person's help is needed
   bool is_back_ = false;
   unsigned failures_ = 0;  // in a row
   PollRhythm rhythm_;
-  Clock::duration took_{};      // the last successful poll
-  bool may_have_more_ = false;  // it has not asked whether there are later versions
+  Clock::duration took_{};                    // the last successful poll
+  Clock::time_point checked_ = Clock::now();  // that the bucket still is the same one
+  bool may_have_more_ = false;                // it has not asked whether there are later versions
   std::optional<std::chrono::microseconds> paused_;  // before the next poll
   std::minstd_rand random_{std::random_device{}()};
 };

@@ -23,6 +23,13 @@ constexpr std::chrono::seconds kRemakePatience{10};  // for a bucket that does n
 constexpr std::chrono::seconds kRecordTime{5};  // time limit to read a record that the store should
                                                 // have
 
+/// By the clock of now: one that is set meanwhile changes no duration.
+std::int64_t seconds_of(Clock::time_point time) {
+  using std::chrono::floor, std::chrono::seconds, std::chrono::system_clock;
+  const auto ago = std::chrono::duration_cast<system_clock::duration>(Clock::now() - time);
+  return floor<seconds>((system_clock::now() - ago).time_since_epoch()).count();
+}
+
 }  // namespace
 
 std::string_view to_string(SyncStatus::State state) noexcept {
@@ -56,7 +63,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
                              .gave_up = [this] { shown.show_room_made(); }});
     shown.builder().set_partials(partials.get());
   }
-  check_images(store, history, options.checking);
+  check_images(store, history, options.checking, options.checking_progress);
   syncer = std::make_unique<ImageSyncer>(
       store,
       ImageSyncer::Listener{
@@ -127,10 +134,26 @@ void Sync::State::note_exists_up_to(std::uint64_t newest) {
 std::int64_t Sync::State::behind_since(std::uint64_t latest, std::int64_t newest_time) const {
   const auto behind = watches.find_behind(latest);
   if (!behind) return 0;
-  const auto ago = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - behind->since);
-  const std::int64_t since = seconds_now() - ago.count();
+  const std::int64_t since = seconds_of(behind->since);
   if (behind->is_exact) return since;
   return std::min(since, behind->published != 0 ? behind->published : newest_time);
+}
+
+/// A poll of a file system that hangs ends never, and throws nothing.
+/// Requires: the mutex is held.
+void Sync::State::tell_silence(SyncStatus& now) const {
+  const auto patience = options.follow.poll.patience;
+  const bool is_silent = polling_since && Clock::now() - *polling_since > patience;
+  const auto since = is_silent && !offline_since ? polling_since : offline_since;
+  if (since) now.offline_since = seconds_of(*since);
+  if (!is_silent) return;
+  now.state = SyncStatus::State::waiting;
+  if (!now.error.empty()) return;
+  now.error =
+      fmt::format("a poll of {} has had no answer for more than {:g} s; it is waited for",
+                  history.repository().url(), std::chrono::duration<double>(patience).count());
+  now.error_code = to_string(ErrorCode::unavailable);
+  now.error_time = seconds_of(*polling_since + patience);
 }
 
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
@@ -183,6 +206,7 @@ SyncStatus Sync::status() const {
   {
     const std::lock_guard lock(state_->mutex);
     status = state_->status;
+    state_->tell_silence(status);
     for (const auto& [number, error] : state_->unfilled) {
       status.partial[number] = {.error = error, .is_damaged = true};
     }

@@ -83,6 +83,7 @@ struct SyncOptions {
   std::uint64_t history = kHistoryVersions;
   /// Ends the constructor, which checks what was not synced (store/materialize/check_images.hpp).
   Context checking = {};
+  Progress checking_progress = {};  // of that
 };
 
 /// Of images in memory (ImageTable::use_memory).
@@ -108,8 +109,10 @@ struct SyncStatus {
   std::int64_t checked_time = 0;  // last successful poll
   /// `--poll auto`: the time between versions that polls go by; nullopt: steady polls.
   std::optional<std::chrono::milliseconds> rhythm;
-  std::int64_t offline_since = 0;  // since when the bucket is unreachable; 0: it is reachable
-  std::string error;               // last error, "" after success; names the object
+  /// Since when the bucket is unreachable: since the first poll began that failed, or that has had
+  /// no answer for Poll::patience.  0: it is reachable.
+  std::int64_t offline_since = 0;
+  std::string error;  // last error, "" after success; names the object
   std::string error_code;
   std::int64_t error_time = 0;
   std::map<std::string, std::uint64_t> failures = {};  // of this process, by code

@@ -158,8 +158,10 @@ void Sync::State::sync_newest() noexcept {
   try {
     store.manifests().sync_newest();
   } catch (const std::exception& error) {
-    log_warning(fmt::format("that version {} is the newest is not on the disk yet: {}",
-                            store.manifests().newest().version, error.what()));
+    log_if_possible(LogLevel::warning, [&] {
+      return fmt::format("that version {} is the newest is not on the disk yet: {}",
+                         store.manifests().newest().version, error.what());
+    });
   }
 }
 

@@ -68,7 +68,7 @@ struct Sync::State {
   [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] bool is_filling_first() const;
   void poll(const Context& context, bool can_wait);
-  void note_offline();
+  void note_failed_poll(bool is_away);
   void remake(const Context& context);
   void read_tags(const Context& context, Clock::time_point until);
   void failed(const Error& error);
@@ -97,6 +97,7 @@ struct Sync::State {
   void show_catalog(const Context* bucket);
   void note_exists_up_to(std::uint64_t newest);
   [[nodiscard]] std::int64_t behind_since(std::uint64_t latest, std::int64_t newest_time) const;
+  void tell_silence(SyncStatus& now) const;
   void note_swapped();
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
 
@@ -117,9 +118,11 @@ struct Sync::State {
   // Guards the next block; held only briefly.
   mutable RankedMutex mutex{LockRank::sync, "Sync::State::mutex"};
   std::condition_variable_any changed;
-  SyncStatus status;
-  bool known_empty = false;          // the bucket has no version to follow
-  std::optional<Error> first_error;  // of a store with nothing to show
+  SyncStatus status;                               // without what follows from the next two
+  std::optional<Clock::time_point> polling_since;  // nullopt: no poll is under way
+  std::optional<Clock::time_point> offline_since;  // the first of the polls that failed began
+  bool known_empty = false;                        // the bucket has no version to follow
+  std::optional<Error> first_error;                // of a store with nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
   std::set<std::uint64_t> asked;            // versions to be filled; the thread is not to wait

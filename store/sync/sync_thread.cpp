@@ -102,6 +102,7 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
       if (!is_current(context) && due) bring_wanted(context, progress);
       if (!is_current(context)) return;
       if (poller.beyond()) throw Error(*poller.beyond());
+      if (poller.hidden_tag()) throw Error(*poller.hidden_tag());
       if (head_start) head_start->wake();
       succeeded(SyncStatus::State::current);
     });
@@ -139,17 +140,22 @@ bool Sync::State::is_filling_first() const {
 }
 
 void Sync::State::poll(const Context& context, bool can_wait) {
+  change([&] { polling_since = Clock::now(); });
   try {
     poller.poll(context, can_wait);
   } catch (const Error& error) {
-    if (is_offline(error.code())) note_offline();
+    note_failed_poll(is_offline(error.code()));
+    throw;
+  } catch (const std::exception&) {
+    note_failed_poll(false);
     throw;
   }
   if (poller.is_back()) retry_at = {};  // what failed before may work now
   const std::int64_t newest_time = shown.builder().newest_time();
   watches.note_latest(latest(), newest_time);
   change([&] {
-    status.offline_since = 0;
+    polling_since.reset();
+    offline_since.reset();
     status.checked_time = seconds_now();
     status.rhythm = poller.rhythm();
     note_exists_up_to(poller.newest());
@@ -159,9 +165,10 @@ void Sync::State::poll(const Context& context, bool can_wait) {
   });
 }
 
-void Sync::State::note_offline() {
+void Sync::State::note_failed_poll(bool is_away) {
   change([&] {
-    if (status.offline_since == 0) status.offline_since = seconds_now();
+    if (is_away && !offline_since) offline_since = polling_since;
+    polling_since.reset();
   });
 }
 

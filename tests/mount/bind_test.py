@@ -266,6 +266,41 @@ class Keeping(BindTest):
         self.assertEqual(sorted(self.mounts_below(mount))[1:],
                          sorted(mount.join("versions", version) for version in self.shown(mount)))
 
+    def begin_without(self, *capabilities):
+        """A mount whose images belong to --uid, of a root that lacks these capabilities."""
+        if shutil.which("setpriv") is None:
+            self.skipTest("no setpriv")
+        self.init()
+        self.publish_next()
+        mount = harness.Mount(self, self.url, "--serve", "bind", "--uid", "1000", "--gid", "1000",
+                              "--store-size", "30K", "--history", "0")
+        bounds = "--bounding-set=" + ",".join(f"-{name}" for name in capabilities)
+        done = subprocess.run(["setpriv", bounds, harness.BINARY, *mount.arguments(), "--json"],
+                              env=harness.environment(), capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        mount.adopt(harness.json.loads(done.stdout))
+        harness.wait_until(lambda: self.is_bound(mount, 1), "version 1 to be bound")
+        self.assertEqual(os.stat(os.path.join(mount.store, "images/1", SHARD)).st_uid, 1000)
+        return mount
+
+    def test_old_versions_go_also_where_leases_of_other_users_are_refused(self):
+        mount = self.begin_without("lease")
+        self.publish_next(4, mount)
+        harness.wait_until(lambda: set(self.shown(mount)).isdisjoint({1, 2, 3}), "them to go")
+        self.assertEqual(mount.status()["problems"], [])
+
+    def test_old_versions_that_cannot_go_are_a_problem_that_names_the_leases(self):
+        mount = self.begin_without("lease", "setuid")
+        self.publish_next(4, mount)
+        status = mount.wait_status(lambda status: status["problems"], "a problem")
+        self.assertEqual([problem["state"] for problem in status["problems"]], ["leases"])
+        self.assertEqual(status["version"], 5)
+        message = status["problems"][0]["message"]
+        for words in ("old versions cannot be removed", mount.store, "CAP_LEASE"):
+            self.assertIn(words, message)
+        self.assertIn(message, status["health"])
+        self.assertIn(1, self.shown(mount))
+
     def test_a_bind_mount_that_was_taken_away_comes_back_and_its_reader_keeps_the_image(self):
         mount = self.begin("--store-size", "30K")
         mapping = map_file(mount.join("versions/1", SHARD))

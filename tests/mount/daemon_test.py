@@ -309,6 +309,22 @@ class Stores(harness.MountTest):
         self.assertEqual(done.returncode, 1)
         self.assertIn(f"process {self.one.process.pid}, for {self.one.path}", done.stderr)
 
+    def test_the_store_of_an_earlier_repository_at_the_url_is_named(self):
+        self.assertEqual(self.start(self.one)["notes"], [])
+        self.one.umount()
+        shutil.rmtree(self.bucket)
+        shutil.rmtree(os.path.join(self.dir, "publisher"))
+        new = "/var/lib/weightfs/" + self.init()
+        self.addCleanup(lambda: [shutil.rmtree(path) for path in glob.glob(new + "*")])
+        self.publish(self.steps[0])
+        said = self.start(self.two)
+        self.assertEqual(said["store"], new)
+        self.assertEqual(len(said["notes"]), 1, said["notes"])
+        self.assertIn(f"the store {self.base} of an earlier repository at this URL takes ",
+                      said["notes"][0])
+        self.assertIn(said["notes"][0], harness.read_file(said["log"]).decode())
+        self.assertTrue(os.path.exists(os.path.join(self.base, "images", "1")))
+
     def test_what_was_staged_waits_for_its_own_mount_point(self):
         self.start(self.one, "--writer")
         harness.write_file(self.one.staging("step", "config.json"), b"{}")

@@ -1,6 +1,9 @@
 """Full disks, of the store and of the bucket. The disks are small tmpfs."""
 
+import errno
+import mmap
 import os
+import shutil
 import sys
 import threading
 import time
@@ -11,6 +14,7 @@ import harness  # noqa: E402
 
 MIB = 1 << 20
 PARAMS = 4_000_000  # 8 MiB a version
+FILE = "model-00001-of-00002.safetensors"
 
 
 def free_bytes(path):
@@ -126,6 +130,66 @@ class DiskFull(harness.MountTest):
             saver.start()
         harness.wait_until(lambda: len(made) == len(folders), "the saves")
         self.assertEqual(mount.status()["serve"]["bound"], [2])
+        self.assert_same_tree(mount.join("latest/"), steps[1])
+
+    def refused(self, mount, name):
+        """A hand-over of what the disk did not take; the reason is told."""
+        with self.assertRaises(OSError) as raised:
+            os.rename(mount.staging(name), mount.join("publish", name))
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        said = harness.read_file(mount.join(".weightfs/last_error")).decode()
+        self.assertIn(f"the disk did not take some bytes of {FILE}", said)
+
+    def test_what_a_mapping_stored_on_a_full_disk_is_not_published(self):
+        """The kernel writes it when it is unmapped, and tells nobody whether it could."""
+        disk = self.tmpfs("disk", "192M")
+        step = self.make_run(1)[0]
+        mount = self.writer("--serve", "daemon", store="disk/store")
+        folder = mount.staging("step-1")
+        shutil.copytree(step, folder)
+        path = os.path.join(folder, FILE)
+        data = harness.read_file(path)
+        with open(path, "w+b") as file:
+            file.write(data[:8 + int.from_bytes(data[:8], "little")])  # the header is right
+            file.truncate(len(data))
+            with mmap.mmap(file.fileno(), len(data)) as mapped:
+                give_back = self.fill(disk, 0)
+                mapped[:] = data
+        give_back()
+        self.refused(mount, "step-1")
+        with open(os.path.join(mount.store, "weightfs.log")) as file:
+            self.assertIn(f"step-1/{FILE}: some of what was stored through a mapping", file.read())
+        os.mkdir(mount.staging("step-2"))  # the next record: for the mark there was no room
+        mount.process.kill()
+        mount.start()
+        self.refused(mount, "step-1")
+        os.unlink(path)
+        harness.write_file(path, data)
+        os.rename(folder, mount.join("publish/step-1"))
+        mount.wait_version(1)
+        self.assert_same_tree(mount.join("latest/"), step)
+
+    def test_ranks_that_set_the_sizes_of_their_files_have_room_made_for_all(self):
+        disk = self.tmpfs("disk", "256M")
+        steps = self.make_repository(2, PARAMS)
+        mount = self.writer("--min-free", "64M", store="disk/store")
+        self.assert_same_tree(mount.join("versions/1/"), steps[0])  # by name: it is brought
+        mount.wait_status(lambda status: status["unsynced"] == [], "both on the disk")
+        images = os.path.join(mount.store, "images")
+        self.assertEqual(sorted(os.listdir(images)), ["1", "2"])
+        ranks = [open(mount.staging(f"rank-{rank}"), "xb") for rank in range(2)]
+        for rank in ranks:
+            self.addCleanup(rank.close)  # it is written later
+
+        def has_made_room():  # not at once if version 1 is still open somewhere
+            for rank in ranks:
+                rank.truncate(0)
+            size = (free_bytes(disk) - 64 * MIB) // 2 + 2 * MIB  # for one of them there is room
+            for rank in ranks:
+                rank.truncate(size)
+            return os.listdir(images) == ["2"]
+
+        harness.wait_until(has_made_room, "room for both")
         self.assert_same_tree(mount.join("latest/"), steps[1])
 
     def test_mounting_with_a_full_store_fails(self):

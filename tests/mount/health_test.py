@@ -43,6 +43,20 @@ class Health(MountTest):
         os.rename(self.bucket + ".away", self.bucket)
         self.check(mount.path, 0)
 
+    def test_a_clock_that_is_set_back_hides_no_bucket_that_is_away(self):
+        clock = harness.program("libweightfs_skewed_clock.so")
+        if not os.path.exists(clock):
+            self.skipTest(f"no {clock}; WEIGHTFS_TESTS names its directory")
+        back = os.path.join(self.dir, "back")  # its size: seconds
+        harness.write_file(back, b"")
+        self.make_repository(1)
+        mount = self.mount("--max-lag", "1",
+                           variables={"LD_PRELOAD": clock, "WEIGHTFS_TEST_BACK": back})
+        os.rename(self.bucket, self.bucket + ".away")
+        mount.wait_status(lambda status: status["offline_since"], "the bucket to be missed")
+        os.truncate(back, 3600)
+        mount.wait_status(lambda status: status["state"] == "behind", "it to be late")
+
     def test_a_conflict_is_a_failure(self):
         steps = self.make_repository(2)
         mount = self.writer()

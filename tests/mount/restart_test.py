@@ -1,5 +1,6 @@
 """A daemon may end at any time, in any way; a new one on the same store goes on."""
 
+import json
 import mmap
 import os
 import select
@@ -78,6 +79,26 @@ class Restart(harness.MountTest):
         mount.wait_version(2)
         self.assertIsNone(mount.status()["error"])
         self.assert_same_tree(mount.join("latest/"), steps[1])
+
+    def test_a_bucket_that_was_begun_anew_is_not_taken_for_one_without_news(self):
+        steps = self.make_repository(2)
+        mount = self.mount()
+        shutil.move(self.bucket, self.bucket + ".old")
+        mount.wait_status(lambda status: status["offline_since"], "the bucket to be missed")
+        self.init()
+        said = mount.wait_status(
+            lambda status: "another repository" in (status["error"] or {}).get("message", ""),
+            "it to say what is there now")
+        self.assertEqual((said["state"], said["version"]), ("waiting", 2))
+        self.assertEqual(harness.run("status", mount.path, "--check").returncode, 1)
+        self.assert_same_tree(mount.join("latest/"), steps[1])
+        found = json.loads(harness.run("doctor", mount.path, "--json").stdout)["bucket"]
+        self.assertEqual(found["findings"]["repository"]["state"], "bad", found)
+        self.assertFalse(found["usable"])
+
+        shutil.rmtree(self.bucket)
+        shutil.move(self.bucket + ".old", self.bucket)
+        mount.wait_status(lambda status: status["state"] == "current", "it to go on")
 
     def test_without_bucket_and_store_there_is_nothing_to_serve(self):
         mount = harness.Mount(self, self.url)

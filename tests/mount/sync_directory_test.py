@@ -171,6 +171,21 @@ class SyncDirectory(SyncTest):
             self.assertEqual(self.once()["version"], 5)
             self.assert_same_tree(self.join("latest/"), steps[4])
 
+    def test_once_fails_on_a_damaged_manifest_that_may_carry_the_tag(self):
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        for number in range(1, 15):  # so many that a first run reads only what it needs
+            tag = ("--tag", "canary") if number in (3, 8) else ()
+            self.publish(steps[number % 2], *tag)
+        good = harness.read_file(self.manifest(8))
+        harness.write_file(self.manifest(8), good[:-20])
+        for _ in range(2):
+            self.assert_fails_once(4, "the tag of version 8 is not known", "--follow", "canary")
+            self.assertEqual(self.latest(), 3)
+            self.assert_same_tree(self.join("latest/"), steps[1])
+        harness.write_file(self.manifest(8), good)
+        self.assertEqual(self.once("--follow", "canary")["version"], 8)
+
     def test_a_gap_before_what_a_directory_has_is_none_of_its_business(self):
         steps = self.make_repository(3, PARAMS)
         self.assertEqual(self.once()["version"], 3)

@@ -1,5 +1,5 @@
-// NoLeases: as long as it lives, the kernel grants this thread no lease on files that others own,
-// as on a file system without leases.
+// NoLeases: as long as it lives, this thread has no CAP_LEASE: the kernel grants it no lease on
+// files that others own.
 //
 // Threads: made and destroyed by the same one.
 #pragma once
@@ -10,16 +10,18 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdint>
 #include <filesystem>
 
 namespace weightfs::test {
 
 class NoLeases {
  public:
-  NoLeases() {
+  /// `others`: masks of capabilities that go with it.
+  explicit NoLeases(std::uint32_t others = 0) {
     if (::syscall(SYS_capget, &header_, capabilities_.data()) != 0) return;
     std::array<__user_cap_data_struct, 2> fewer = capabilities_;
-    fewer[0].effective &= ~CAP_TO_MASK(CAP_LEASE);
+    fewer[0].effective &= ~(CAP_TO_MASK(CAP_LEASE) | others);
     works_ = ::geteuid() == 0 && ::syscall(SYS_capset, &header_, fewer.data()) == 0;
   }
   ~NoLeases() {

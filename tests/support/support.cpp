@@ -16,6 +16,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "store/local/image_times.hpp"
+
 #if defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define __SANITIZE_THREAD__ 1  // as g++ has it
@@ -195,6 +197,24 @@ std::string read_text(const stdfs::path& path) {
   if (in.peek() != std::ifstream::traits_type::eof()) text << in.rdbuf();
   if (in.bad() || text.bad()) throw std::runtime_error("cannot read all of " + path.string());
   return std::move(text).str();
+}
+
+void seal_files(const stdfs::path& directory) {
+  const timespec times[2] = {{1'700'000'000, 0}, {1'700'000'000, 0}};
+  for (const auto& entry : stdfs::recursive_directory_iterator(directory)) {
+    if (entry.symlink_status().type() != stdfs::file_type::regular) continue;
+    ASSERT_EQ(::utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0) << entry.path();
+  }
+}
+
+std::vector<std::string> unsealed_files(const stdfs::path& directory) {
+  std::vector<std::string> files;
+  for (const auto& entry : stdfs::recursive_directory_iterator(directory)) {
+    struct stat found {};
+    const bool is_file = ::lstat(entry.path().c_str(), &found) == 0 && S_ISREG(found.st_mode);
+    if (is_file && !is_sealed(found)) files.push_back(entry.path().string());
+  }
+  return files;
 }
 
 void mark_as_lost(const stdfs::path& path) {

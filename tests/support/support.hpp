@@ -65,6 +65,12 @@ std::string read_text(const std::filesystem::path& path);
 /// path -> bytes of every regular file below `directory`.
 std::map<std::string, std::string> read_tree(const std::filesystem::path& directory);
 
+/// As images have them: modification times of whole seconds, of all files below `directory`.
+void seal_files(const std::filesystem::path& directory);
+/// Files below an image directory that are not sealed (store/local/image_times.hpp): all of the
+/// version would be read at every start.
+std::vector<std::string> unsealed_files(const std::filesystem::path& directory);
+
 /// As sync_images() marks a file that the disk did not take.
 void mark_as_lost(const std::filesystem::path& path);
 

@@ -14,14 +14,17 @@ namespace {
 std::mutex mutex;  // held while the one that lives is called: threads of RocksDB sync at any time
 SyncWatch* living = nullptr;
 
+/// Whether it is to fail: then errno says with what.
 bool is_to_fail(int fd, bool is_whole) {
   const std::lock_guard lock(mutex);
-  return living != nullptr && living->note(fd, is_whole);
+  const int error = living == nullptr ? 0 : living->note(fd, is_whole);
+  if (error != 0) errno = error;
+  return error != 0;
 }
 
 }  // namespace
 
-SyncWatch::SyncWatch(std::string failing) : failing_(std::move(failing)) {
+SyncWatch::SyncWatch(std::string failing, int error) : failing_(std::move(failing)), error_(error) {
   const std::lock_guard lock(mutex);
   living = this;
 }
@@ -36,14 +39,14 @@ bool SyncWatch::has_seen(const std::string& path) const {
   return seen_.contains(path);
 }
 
-bool SyncWatch::note(int fd, bool is_whole) {
+int SyncWatch::note(int fd, bool is_whole) {
   std::error_code ignored;
   const std::string path =
       std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
   const std::lock_guard lock(mutex_);
   if (is_whole) seen_.insert(path);
   const bool fails = !failing_.empty() && path.find(failing_) != std::string::npos;
-  return fails && told_.insert(path).second;
+  return fails && told_.insert(path).second ? error_ : 0;
 }
 
 }  // namespace weightfs::test
@@ -51,19 +54,17 @@ bool SyncWatch::note(int fd, bool is_whole) {
 /// The C library's, for this whole program.
 extern "C" int fsync(int fd) {
   if (!weightfs::test::is_to_fail(fd, true)) return static_cast<int>(::syscall(SYS_fsync, fd));
-  errno = EIO;
   return -1;
 }
 
 extern "C" int fdatasync(int fd) {
   if (!weightfs::test::is_to_fail(fd, true)) return static_cast<int>(::syscall(SYS_fdatasync, fd));
-  errno = EIO;
   return -1;
 }
 
 extern "C" int sync_file_range(int fd, off64_t offset, off64_t size, unsigned flags) {
-  if ((flags & SYNC_FILE_RANGE_WAIT_AFTER) == 0 || !weightfs::test::is_to_fail(fd, false))
+  constexpr unsigned kWaits = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if ((flags & kWaits) == 0 || !weightfs::test::is_to_fail(fd, false))
     return static_cast<int>(::syscall(SYS_sync_file_range, fd, offset, size, flags));
-  errno = EIO;
   return -1;
 }

@@ -7,6 +7,7 @@
 // Threads: all calls may run in parallel.  One lives at a time.
 #pragma once
 
+#include <cerrno>
 #include <mutex>
 #include <set>
 #include <string>
@@ -15,9 +16,9 @@ namespace weightfs::test {
 
 class SyncWatch {
  public:
-  /// `failing`: the first sync of each file or directory with this in its path fails (EIO), and no
-  /// later one, as Linux has it; empty: none does.
-  explicit SyncWatch(std::string failing = {});
+  /// `failing`: the first sync of each file or directory with this in its path fails with `error`,
+  /// and no later one, as Linux has it; empty: none does.
+  explicit SyncWatch(std::string failing = {}, int error = EIO);
   ~SyncWatch();
   SyncWatch(const SyncWatch&) = delete;
   SyncWatch& operator=(const SyncWatch&) = delete;
@@ -25,11 +26,12 @@ class SyncWatch {
   /// Whether this path has been synced since this lives.
   [[nodiscard]] bool has_seen(const std::string& path) const;
 
-  /// By each call.  `is_whole`: by fsync(2).  Returns: whether it is to fail.
-  bool note(int fd, bool is_whole);
+  /// By each call.  `is_whole`: by fsync(2).  Returns: 0, or what it is to fail with.
+  int note(int fd, bool is_whole);
 
  private:
   const std::string failing_;
+  const int error_;
   mutable std::mutex mutex_;
   std::set<std::string> seen_, told_;
 };

@@ -4,7 +4,7 @@
       FailedError           exit code 1
         RefusedError        a writer's mount did not take what was handed over; `errno` says why
           InvalidError      EBADMSG: a damaged file, nothing to publish, no tag
-          IncompleteError   ENODATA: a shard that the index names is missing
+          IncompleteError   ENODATA: a shard is missing
           BusyError         EBUSY: somebody can still write to it, or the tag is queued already
           NotAllowedError   EACCES: another user's file, or a bucket that may not be written
           ReadOnlyError     EROFS: a reader's mount
@@ -91,7 +91,7 @@ class InvalidError(RefusedError):
 
 
 class IncompleteError(RefusedError):
-    """ENODATA: a shard that the index names is missing."""
+    """ENODATA: a shard that the index, or another shard's name, tells of is missing."""
 
     errno = numbers.ENODATA
 

@@ -902,6 +902,23 @@ TEST_F(CommandsTest, ADirectoryWithNothingToPublishIsRefused) {
   EXPECT_EQ(run({"log", url(), "--json"}).json(), Json::array());
 }
 
+TEST_F(CommandsTest, WhatAKilledSaverLeftIsRefused) {
+  make_versions(1);
+  const std::string left = path("left");
+  for (const auto& [name, bytes] : read_tree(dir_ / "step-1")) {
+    if (name == "config.json") write_text(dir_ / "left" / name, bytes);
+  }
+  write_text(dir_ / "left" / "model.py", "code");
+  expect_failure(
+      {"publish", url(), left, "--store", path("store")}, 2, "invalid",
+      "no weights in it (*.safetensors), and version 1 has some; left out were model.py");
+  const std::string shard = "model-00001-of-00002.safetensors";
+  write_text(dir_ / "left" / shard, read_tree(dir_ / "step-1").at(shard));
+  expect_failure({"publish", url(), left, "--store", path("store")}, 1, "not_found",
+                 "model-00002-of-00002.safetensors is missing");
+  EXPECT_EQ(run({"log", url(), "--json"}).json().size(), 1U);
+}
+
 TEST_F(CommandsTest, ABrokenCheckpointHasExitCode4AndIsNamed) {
   run({"init", url()});
   write_text(dir_ / "broken" / "model.safetensors", "no safetensors");

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "store/base/error.hpp"
-#include "store/local/sync_images.hpp"
+#include "store/local/image_times.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/support.hpp"

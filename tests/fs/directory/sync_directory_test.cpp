@@ -16,6 +16,7 @@
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/no_leases.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -324,6 +325,21 @@ TEST_F(SyncDirectoryTest, KeepsWhatIsOpen) {
   }
   EXPECT_TRUE(directory->release(1));
   EXPECT_FALSE(stdfs::exists(shown(1)));
+}
+
+TEST_F(SyncDirectoryTest, SaysWhyAVersionCannotBeRemoved) {
+  const auto directory = open();
+  show(*directory, 2, {1, 2});
+  {
+    const test::NoLeases none(CAP_TO_MASK(CAP_SETUID));
+    if (!none.works()) GTEST_SKIP() << "needs root";
+    test::NoLeases::give_away(shown(1) / "sub/w.bin");
+    EXPECT_FALSE(directory->release(1));
+    const std::string said = directory->refused_leases();
+    EXPECT_NE(said.find("sub/w.bin: leases are refused"), said.npos) << said;
+  }
+  EXPECT_TRUE(directory->release(1));
+  EXPECT_EQ(directory->refused_leases(), "");
 }
 
 TEST_F(SyncDirectoryTest, KeepsWhatItIsToldToKeep) {

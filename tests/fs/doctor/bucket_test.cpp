@@ -24,9 +24,9 @@ std::map<std::string, Finding> by_name(const std::vector<Finding>& findings) {
   return all;
 }
 
-std::map<std::string, Finding> look(MemoryBucket& bucket) {
+std::map<std::string, Finding> look(MemoryBucket& bucket, const std::string& repository = {}) {
   std::vector<Finding> findings;
-  look_at_bucket(bucket, {}, findings);
+  look_at_bucket(bucket, {}, findings, repository);
   return by_name(findings);
 }
 
@@ -48,6 +48,20 @@ TEST(BucketDoctor, WithoutARepositoryItSaysHowToMakeOne) {
   EXPECT_EQ(found.at("read").state, State::good);
   EXPECT_EQ(found.at("repository").state, State::note);
   EXPECT_TRUE(contains(found.at("repository").text, "weightfs init memory:///bucket"));
+}
+
+TEST(BucketDoctor, AnotherRepositoryThanTheMountFollowsIsBad) {
+  const auto bucket = test::make_memory_repository();
+  const std::string id = "0123456789abcdef0123456789abcdef", other(32, 'a');
+  EXPECT_EQ(look(*bucket, id).at("repository").state, State::good);
+  const auto found = look(*bucket, other);
+  EXPECT_EQ(found.at("read").state, State::good);
+  EXPECT_EQ(found.at("repository").state, State::bad);
+  EXPECT_TRUE(contains(found.at("repository").text, id + ", expected " + other));
+  bucket->erase(keys::kRecord);
+  const auto none = look(*bucket, id);
+  EXPECT_EQ(none.at("repository").state, State::bad);
+  EXPECT_TRUE(contains(none.at("repository").text, "no repository at memory:///bucket any more"));
 }
 
 TEST(BucketDoctor, AReadOnlyKeyIsEnoughForMounts) {

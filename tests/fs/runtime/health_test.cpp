@@ -121,15 +121,18 @@ TEST(Health, AnEngineThatFailsAgainAndAgainIsAFailure) {
 TEST(Health, KnowsWhatOnlyNeedsALook) {
   DaemonState state = healthy_state();
   state.pins.full = {{.uid = 1000, .refused = 3}};
+  state.refused_leases = "old versions cannot be removed";
   state.sync.history.error = "no room";
   state.writer.emplace();
   state.writer->gc.emplace();
   state.writer->gc->error = "403";
   const auto troubles = troubles_of(state, kNow);
-  ASSERT_EQ(troubles.size(), 3u);
+  ASSERT_EQ(troubles.size(), 4u);
   EXPECT_EQ(troubles[0].state, "passes-full");
-  EXPECT_EQ(troubles[1].state, "history");
-  EXPECT_EQ(troubles[2].state, "gc-failed");
+  EXPECT_EQ(troubles[1].state, "leases");
+  EXPECT_EQ(troubles[1].message, "old versions cannot be removed");
+  EXPECT_EQ(troubles[2].state, "history");
+  EXPECT_EQ(troubles[3].state, "gc-failed");
   EXPECT_EQ(health_of(troubles), Health::degraded);
   EXPECT_EQ(state_of(state, troubles), "passes-full");
 }

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <numeric>
 
 #include "store/base/bytes.hpp"
@@ -154,6 +155,17 @@ TEST(File, MakeDirectoriesTakesWhatIsThereAndRefusesFiles) {
 
 TEST(File, MakeDirectoriesEndsWhereTheSystemAlwaysSaysENOENT) {
   EXPECT_EQ(code_of([&] { make_directories("/proc/weightfs/x"); }), ErrorCode::not_found);
+}
+
+TEST(File, EveryErrorOfADiskIsALossOfBytes) {
+  // Of a medium, a target, a link, a disk that is gone, a check sum, a full pool, ...
+  for (const int error : {EIO, ENOSPC, EDQUOT, ENODATA, EREMOTEIO, ENOLINK, ETIMEDOUT, EILSEQ,
+                          ENODEV, EBADE, ENOMEM, EUCLEAN, EROFS, ESTALE, EAGAIN, 523}) {
+    EXPECT_TRUE(is_lost_write(error)) << error;
+  }
+  for (const int refused : {EBADF, EINTR, EINVAL, ENOSYS, EOPNOTSUPP, EPERM, ESPIPE}) {
+    EXPECT_FALSE(is_lost_write(refused)) << refused;
+  }
 }
 
 TEST(Error, CodesFollowErrno) {

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <fstream>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -84,6 +85,17 @@ TEST(LogFile, HasWhatIsAsBadAsTheLevelAndCountsAll) {
   ASSERT_TRUE(std::getline(file, line));
   EXPECT_EQ(nlohmann::json::parse(line)["message"], "this");
   EXPECT_FALSE(std::getline(file, line));
+  EXPECT_EQ(log_counts().warnings, before.warnings + 1);
+  EXPECT_EQ(log_counts().errors, before.errors + 1);
+}
+
+TEST(LogIfPossible, LogsAtTheLevelAndThrowsNothing) {
+  const LogCounts before = log_counts();
+  for (const LogLevel level :
+       {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error}) {
+    log_if_possible(level, [] { return "said by a test"; });
+    log_if_possible(level, []() -> std::string { throw std::bad_alloc(); });
+  }
   EXPECT_EQ(log_counts().warnings, before.warnings + 1);
   EXPECT_EQ(log_counts().errors, before.errors + 1);
 }

@@ -236,6 +236,59 @@ TEST_F(FollowTest, ABrokenCarrierLeavesTheOldOneServed) {
   expect_whole(*on, 3);
 }
 
+// A host that is far behind jumps over it, and never walks up to it.
+TEST_F(FollowTest, ABrokenManifestThatMayCarryTheTagIsReported) {
+  constexpr std::uint64_t kCarrier = 3, kBroken = 8;
+  for (std::uint64_t i = 1; i <= 6 + History::kWalkedMax; i++) {
+    publish(i == kCarrier || i == kBroken ? "canary" : "");
+  }
+  const std::string key = keys::manifest(kBroken), good = bucket_->find(key).value();
+  bucket_->replace(key, good.substr(0, good.size() / 2));
+  auto on = reader("canary");
+  for (int round = 0; round < 2; round++) {  // the second one does not ask for it again
+    const Error error = error_of([&] { on->sync.run_once({}); });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt);
+    EXPECT_NE(std::string(error.what()).find("the tag of version 8"), std::string::npos)
+        << error.what();
+  }
+  expect_whole(*on, kCarrier);
+  const SyncStatus status = on->sync.status();
+  EXPECT_EQ(status.newest, count_);
+  EXPECT_EQ(status.state, SyncStatus::State::waiting);
+  EXPECT_EQ(status.error_code, "corrupt");
+  bucket_->replace(key, good);
+  on.reset();  // the next process asks for it at once
+  on = reader("canary");
+  on->sync.run_once({});
+  expect_whole(*on, kBroken);
+}
+
+TEST_F(FollowTest, ABrokenManifestBeforeTheCarrierIsOfNoInterest) {
+  for (std::uint64_t i = 1; i <= 12; i++) publish(i == 9 ? "canary" : "");
+  const std::string key = keys::manifest(8);
+  bucket_->replace(key, bucket_->find(key).value().substr(1));
+  const Host host(bucket_, dir_ / "reader");
+  History history(*host.repository, host.store.get());
+  CatalogBuilder builder(*host.store, history);
+  EXPECT_EQ(builder.find_carrier("canary", 12, {}), 9u);
+  builder.read_tags(12, {}, Clock::time_point::max());
+  EXPECT_FALSE(builder.find_unreadable(9));
+  ASSERT_TRUE(builder.find_unreadable(7));
+  EXPECT_EQ(builder.find_unreadable(7)->code(), ErrorCode::corrupt);
+}
+
+// It is waited for, as where the history is whole; who waits is told.
+TEST_F(FollowTest, WhereABrokenManifestMayCarryATagThatNobodyElseDoesTheTagIsWaitedFor) {
+  for (std::uint64_t i = 1; i <= 6 + History::kWalkedMax; i++) publish();
+  const std::string key = keys::manifest(8);
+  bucket_->replace(key, bucket_->find(key).value().substr(1));
+  const auto on = reader("canary");
+  EXPECT_EQ(code_of([&] { on->sync.run_once({}); }), ErrorCode::corrupt);
+  on->sync.wait_ready(Context{}.within(std::chrono::seconds(60)), {});
+  EXPECT_EQ(on->latest(), 0u);
+  EXPECT_EQ(on->sync.status().error_code, "corrupt");
+}
+
 // ---- against a model ----
 
 /// The expected `latest` after a round.

@@ -296,6 +296,61 @@ TEST_F(CheckpointTest, RefusesAnIndexThatIsNone) {
   }
 }
 
+/// A saver that is killed has not written its index yet.
+TEST_F(CheckpointTest, RefusesShardsWhoseSiblingsAreMissing) {
+  for (int shard = 1; shard <= 5; shard++) {
+    write("sub/model-0000" + std::to_string(shard) + "-of-00008.safetensors",
+          weights("w" + std::to_string(shard)));
+  }
+  refuse(ErrorCode::not_found, "sub/model-00006-of-00008.safetensors is missing");
+  EXPECT_EQ(scan_checkpoint(dir_.path(), {}, ScanScope::part).files.size(), 5U)
+      << "other parts have the others";
+  for (int shard = 6; shard <= 8; shard++) {
+    write("sub/model-0000" + std::to_string(shard) + "-of-00008.safetensors",
+          weights("w" + std::to_string(shard)));
+  }
+  EXPECT_EQ(scan().files.size(), 8U);
+  stdfs::remove(dir_ / "sub/model-00001-of-00008.safetensors");
+  refuse(ErrorCode::not_found, "sub/model-00001-of-00008.safetensors is missing");
+}
+
+TEST_F(CheckpointTest, RefusesNewShardsBesideAnOldIndex) {
+  write("model-00001-of-00002.safetensors", weights("x"));
+  write("model-00002-of-00002.safetensors", weights("y"));
+  write("model.safetensors.index.json", R"({"weight_map":{"x":"model-00001-of-00002.safetensors",
+                                                          "y":"model-00002-of-00002.safetensors"}})");
+  EXPECT_EQ(scan().files.size(), 3U);
+  write("model-00001-of-00003.safetensors", weights("x"));
+  refuse(ErrorCode::not_found, "model-00002-of-00003.safetensors is missing");
+}
+
+TEST_F(CheckpointTest, AcceptsShardsOfWhichAnIndexNeedsNoMore) {
+  write("model-00001-of-00003.safetensors", weights("x"));
+  write("model.safetensors.index.json",
+        R"({"weight_map":{"x":"model-00001-of-00003.safetensors"}})");
+  EXPECT_EQ(scan().files.size(), 2U);
+}
+
+TEST_F(CheckpointTest, AcceptsHoweverShardsAreNumbered) {
+  for (const char* name :
+       {"a-00001-of-00001", "b-1-of-2", "b-2-of-2", "c-00000-of-00002", "c-00001-of-00002",
+        "d-00001-of-000002", "d-00002-of-000002", "e-00003-of-00002", "f-of-00002", "1-of-2",
+        "g-0-of-0", "h-1-of-99999999999999999999", "i-x-of-00002", "j-1-of-x", "-of-",
+        "k-1-of-2.fp16",
+        // Of two ranks of torch's DCP.
+        "sharded/shard-00001-model-00001-of-00002", "sharded/shard-00002-model-00002-of-00002"}) {
+    write(std::string(name) + ".safetensors", weights());
+  }
+  EXPECT_EQ(scan().files.size(), 18U);
+  for (const char* name : {"shard-00001-m-00001-of-00002", "shard-1-of-2", "shard-x-1-of-2",
+                           "l-1-of-18446744073709551615"}) {
+    const std::string path = "more/" + std::string(name) + ".safetensors";
+    write(path, weights());
+    refuse(ErrorCode::not_found, "is missing");
+    stdfs::remove(dir_ / path);
+  }
+}
+
 TEST_F(CheckpointTest, ChangesItsStampWhenAFileChanges) {
   write("a.json", "{}");
   const File file = File::open(dir_ / "a.json", O_RDWR);

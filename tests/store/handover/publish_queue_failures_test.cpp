@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 
 #include "store/handover/handover_record.hpp"
 #include "store/handover/publish_queue.hpp"
+#include "store/handover/seal.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/no_memory.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/sync_watch.hpp"
 #include "tests/support/writer.hpp"
 
@@ -423,6 +427,21 @@ class AfterPowerCut : public PublishQueueTest {
     started();
   }
 
+  /// A new process in another run of the machine.
+  void restart_machine() {
+    writer().queue.stop();
+    for (const HandOver& item : writer().queue.list()) {
+      HandOverRecord record = record_of(item.order);
+      if (record.unsynced_boot.empty()) continue;
+      record.unsynced_boot = "another run of the machine";
+      writer().store->db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
+    }
+    restarted();
+    started();
+  }
+
+  bool is_synced(std::uint64_t order) { return record_of(order).unsynced_boot.empty(); }
+
   /// Hands step-1 over; its manifest is sent, and arrives or not, and nobody learns of it.
   std::uint64_t hand_over_without_answer(bool arrives) {
     is_broken_ = true;
@@ -596,6 +615,92 @@ TEST_F(AfterPowerCut, WhatIsNotInTheBucketFailsWhenTheNextOneHasItsNumber) {
   expect_version(1, checkpoint(2));
 }
 
+/// The files reached the disk long ago, and still were thrown away.
+TEST_F(AfterPowerCut, WhatWaitedForTheBucketIsPublished) {
+  started();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  const std::uint64_t first = hand_over(1), second = hand_over(2);
+  ASSERT_TRUE(eventually([&] { return is_synced(first) && is_synced(second); }));
+  bucket_->heal();
+  restart_machine();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(first).version, 1u);
+  EXPECT_EQ(end_of(second).version, 2u);
+  expect_version(1, checkpoint(1));
+  expect_version(2, checkpoint(2));
+}
+
+TEST_F(AfterPowerCut, WhatAnEarlierProcessHandedOverIsPublishedToo) {
+  const std::uint64_t first = hand_over(1), second = hand_over(2);
+  restarted();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  writer().queue.start(0);
+  ASSERT_TRUE(eventually([&] { return is_synced(first) && is_synced(second); }));
+  bucket_->heal();
+  restart_machine();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(first).version, 1u);
+  EXPECT_EQ(end_of(second).version, 2u);
+}
+
+TEST_F(AfterPowerCut, WhatWasInConflictIsPublishedAfterARebase) {
+  started();
+  publish_elsewhere(9);
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::conflict));
+  EXPECT_TRUE(is_synced(order));
+  restart_machine();
+  EXPECT_EQ(writer().get(order).state, State::conflict);
+  EXPECT_EQ(writer().queue.rebase({}).retried.size(), 1u);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 2u);
+  expect_version(2, checkpoint(1));
+}
+
+/// When its files are synced: the kernel tells that once.
+TEST_F(AfterPowerCut, WhatTheDiskDoesNotTakeOfWhatWaitsIsNotPublished) {
+  started();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  const SyncWatch watch("config.json");
+  const std::uint64_t first = hand_over(1), second = hand_over(2);
+  ASSERT_TRUE(writer().reaches(first, State::failed));
+  ASSERT_TRUE(eventually([&] { return record_of(second).unsynced_boot == "lost"; }));
+  bucket_->heal();
+  ASSERT_TRUE(writer().settles());
+  for (const std::uint64_t order : {first, second}) {
+    EXPECT_EQ(writer().get(order).state, State::failed);
+    EXPECT_NE(writer().get(order).error.find("again"), std::string::npos)
+        << writer().get(order).error;
+  }
+  EXPECT_EQ(versions_in_bucket(), 0u);
+}
+
+TEST_F(AfterPowerCut, AConflictOfWhatTheDiskDoesNotTakeIsAFailure) {
+  const SyncWatch watch("config.json");
+  started();
+  publish_elsewhere(9);
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_TRUE(writer().queue.rebase({}).retried.empty());
+}
+
+/// Its files may be written to from then on.
+TEST_F(AfterPowerCut, WhatIsTakenBackWhileItIsSyncedIsStaged) {
+  started();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  const std::uint64_t first = hand_over(1), second = hand_over(2);
+  ASSERT_TRUE(eventually([&] { return is_synced(first) && is_synced(second); }));
+  writer().queue.take_back(writer().get(second).directory, kStagingRoot, "second");
+  writer().queue.take_back(writer().get(first).directory, kStagingRoot, "first");
+  EXPECT_EQ(writer().read(writer().find(kStagingRoot, "first").value()), checkpoint(1));
+  EXPECT_TRUE(eventually([&] { return !has_links(); }));
+  bucket_->heal();
+  writer().hand_over(writer().find(kStagingRoot, "second").value(), "again");
+  ASSERT_TRUE(writer().settles());
+  expect_version(1, checkpoint(2));
+}
+
 /// It was tried again and again, and all behind it waited.
 TEST_F(AfterPowerCut, ADiskThatForgotFilesWithoutARestartHoldsUpNobody) {
   const std::uint64_t order = hand_over_without_answer(false);
@@ -704,6 +809,18 @@ TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotHandedOver) {
   EXPECT_FALSE(writer().staging.find_lost(directory)) << "it is saved again";
 }
 
+/// Block layers have many errors, and each is told as it is.
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotHandedOverWhateverTheDiskSays) {
+  const StagingId directory = writer().stage("step-1", checkpoint(1));
+  const std::vector<StagedFile> files = writer().staging.list(directory);
+  const auto file =
+      std::ranges::find_if(files, [](const StagedFile& a) { return S_ISREG(a.type); });
+  ASSERT_NE(file, files.end());
+  const SyncWatch watch("/staging/", ENODATA);
+  EXPECT_THROW(writer().staging.sync_file(file->id, false), PosixError);
+  EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }), ErrorCode::io);
+}
+
 /// Somebody syncs a file of the directory, and is told that the disk did not take it.
 void sync_in_vain(Writer& writer, StagingId directory) {
   const std::vector<StagedFile> files = writer.staging.list(directory);
@@ -728,6 +845,22 @@ TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotPublished) {
   EXPECT_EQ(writer().get(order).state, State::failed);
   EXPECT_NE(writer().get(order).error.find("save it again"), std::string::npos)
       << writer().get(order).error;
+  EXPECT_EQ(versions_in_bucket(), 0u);
+}
+
+/// It is asked once more before the manifest is written.
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotPublishedWhateverTheDiskSays) {
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.kind == "put") gate_.pass(call.context);
+  };
+  gate_.close();
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(gate_.is_reached());
+  const SyncWatch watch("/handover/", EREMOTEIO);
+  gate_.open();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
   EXPECT_EQ(versions_in_bucket(), 0u);
 }
 
@@ -797,6 +930,33 @@ TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotCodedEarly) {
     return early.coded_files >= 2 && early.waiting_files == 0;
   }));
   EXPECT_EQ(early.coded_files, 2u);
+}
+
+// ---- no memory to say what went wrong ----
+
+TEST_F(PublishQueueTest, WhoLooksForEarlyWorkGoesOnWithoutMemory) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new";
+  constexpr StagingId kNoFile = 123'456;
+  PublishQueue& queue = writer().queue;
+  {
+    const NoMemory none;
+    queue.look_at(kNoFile);
+  }
+  EXPECT_EQ(queue.early().waiting_files, 0u);
+}
+
+TEST_F(PublishQueueTest, WhoRemovesLinksGoesOnWithoutMemory) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new";
+  const stdfs::path tree = dir_ / "links";
+  stdfs::create_directory(tree);
+  write_text(tree / "file", "a");
+  {
+    const NoMemory none;
+    remove_links(tree);
+  }
+  EXPECT_TRUE(stdfs::exists(tree));
+  remove_links(tree);
+  EXPECT_FALSE(stdfs::exists(tree));
 }
 
 }  // namespace

@@ -35,13 +35,12 @@ inline HandOverRecord find_record(Writer& writer, std::uint64_t order) {
   return HandOverRecord::parse(key, writer.store->db().find(ColumnFamily::handovers, key).value());
 }
 
-/// Stops the queue.  The records are those of another run of the machine then, and the staged bytes
-/// are zeros.
+/// Stops the queue.  The records are those of another run of the machine then, in which nothing was
+/// synced, and the staged bytes are zeros.
 inline void spoil_by_power_cut(Writer& writer) {
   writer.queue.stop();
   for (const HandOver& item : writer.queue.list()) {
     HandOverRecord record = find_record(writer, item.order);
-    EXPECT_FALSE(record.unsynced_boot.empty());
     record.unsynced_boot = "another run of the machine";
     writer.store->db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
     for (const StagedFile& file : writer.staging.list(item.directory)) {

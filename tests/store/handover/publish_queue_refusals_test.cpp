@@ -66,6 +66,10 @@ std::vector<Refusal> refusals() {
        {{"m.safetensors.index.json", R"({"weight_map":{"a":"m-1.safetensors"}})"}},
        ErrorCode::not_found,
        "staging/run/m.safetensors.index.json"},
+      {"WhatAKilledSaverLeft",
+       {{"m-00001-of-00003.safetensors", shard}, {"m-00002-of-00003.safetensors", shard}},
+       ErrorCode::not_found,
+       "m-00003-of-00003.safetensors is missing: staging/run has m-00001"},
       {"ABadName", {{"bad\nname.json", "{}"}}, ErrorCode::invalid, "staging/run/bad\\x0aname.json"},
   };
 }
@@ -198,7 +202,9 @@ TEST_F(PublishQueueTest, RefusesWhatIsStillOpenForWritingAndNamesFileAndHolders)
   EXPECT_NE(message.find("held by pid 123 (python3)"), message.npos) << message;
   EXPECT_EQ(asked, std::vector<std::string>{"config.json"});
   EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }, &message), ErrorCode::busy);
-  EXPECT_NE(message.find("held by no visible process"), message.npos) << message;
+  EXPECT_NE(message.find("held by no visible process (one of another PID namespace"), message.npos)
+      << message;
+  EXPECT_EQ(message.find("lease"), message.npos) << "the mount would have been refused";
   writer().staging.release(config, true);
   writer().hand_over(directory, "step-1");
   EXPECT_TRUE(writer().settles());

@@ -55,6 +55,7 @@ class ImageMemoryTest : public ::testing::Test {
   void write(const filesystem::path& directory, std::size_t bytes) {
     test::write_text(directory / "a.bin", std::string(bytes - 3, 'a'));
     test::write_text(directory / "sub/b.bin", "123");
+    test::seal_files(directory);
   }
   /// As materialize() does.
   void add(std::uint64_t version, std::size_t bytes = 1000) {

@@ -12,6 +12,8 @@
 #include "store/base/error.hpp"
 #include "store/local/sync_images.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/no_memory.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
@@ -42,6 +44,7 @@ class ImageTableTest : public ::testing::Test {
     const filesystem::path directory = table_->begin_images(version);
     test::write_text(directory / "a.bin", "12345");
     test::write_text(directory / "sub/b.bin", "123");
+    test::seal_files(directory);
     table_->complete_images(version, TableNumbers{5, 3}, TableNumbers{version});
   }
   [[nodiscard]] filesystem::path file(std::uint64_t version) const {
@@ -87,6 +90,29 @@ TEST_F(ImageTableTest, WhatWasNotSyncedIsUncheckedInTheNextProcess) {
   EXPECT_EQ(table_->unchecked_versions(), TableNumbers{1}) << "accepted, but still not synced";
 }
 
+// A store was copied while its daemon made a version: a file first, half written, and the database
+// when the version was synced.  Sizes and records were those of a whole one, which was shown.
+TEST_F(ImageTableTest, ASyncedVersionWithAFileThatWasWrittenToIsUncheckedInTheNextProcess) {
+  add(1);
+  add(2);
+  for (const std::uint64_t version : {1u, 2u}) sync_images(*table_, version);
+  test::write_text(file(1), "12x");
+  open();
+  EXPECT_EQ(table_->complete_versions(), TableNumbers{2});
+  EXPECT_EQ(table_->unchecked_versions(), TableNumbers{1});
+  table_->accept_unchecked(1);
+  EXPECT_EQ(table_->unsynced_versions(), TableNumbers{1});
+}
+
+// It was synced before; what the disk did not take later was another version's.
+TEST_F(ImageTableTest, AMarkOfLossSaysNothingOfAVersionThatWasSyncedBefore) {
+  add(1);
+  sync_images(*table_, 1);
+  test::mark_as_lost(file(1));
+  open();
+  EXPECT_EQ(table_->complete_versions(), TableNumbers{1});
+}
+
 TEST_F(ImageTableTest, AnUncheckedVersionCanBeRemovedAndMadeAnew) {
   add(1);
   add(2);
@@ -126,6 +152,23 @@ TEST_F(ImageTableTest, AForgottenVersionIsGoneAndItsFilesStayForWhoReadsThem) {
   open();
   EXPECT_TRUE(table_->unchecked_versions().empty());
   EXPECT_FALSE(filesystem::exists(file(1)));
+}
+
+// It stayed complete, and the next sync recorded it as synced.
+TEST_F(ImageTableTest, AForgottenVersionIsGoneThoughThereIsNoMemoryToForgetIt) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new";
+  add(1);
+  const std::uint64_t generation = table_->generation(1);
+  bool is_forgotten = false;
+  {
+    const test::NoMemory none;
+    is_forgotten = table_->forget_images(1, generation);
+  }
+  EXPECT_TRUE(is_forgotten);
+  EXPECT_FALSE(table_->is_complete(1));
+  EXPECT_FALSE(table_->mark_synced(1, generation));
+  open();
+  EXPECT_EQ(table_->unchecked_versions(), TableNumbers{1});
 }
 
 // Nothing counts them, and it may be that nobody makes it again.

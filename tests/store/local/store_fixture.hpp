@@ -51,6 +51,7 @@ inline void add_version(Store& store, std::uint64_t version, std::size_t bytes =
   const std::filesystem::path directory = store.images().begin_images(version);
   write_text(directory / "a.bin", std::string(bytes - 10, 'a'));
   write_text(directory / "sub/b.bin", std::string(10, 'b'));
+  seal_files(directory);
   const std::vector<std::uint64_t> sizes{bytes - 10, 10};
   std::vector<std::uint64_t> hashes;
   for (std::size_t i = 0; i < chunks; i++) hashes.push_back(version * 1000 + i);

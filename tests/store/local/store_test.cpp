@@ -639,6 +639,20 @@ TEST_F(StorePlaces, PreferTheStoreThatWasUsedLast) {
   EXPECT_EQ(Store::find_default_by_url(kStoreUrl), mine);
 }
 
+TEST_F(StorePlaces, TellWhichStoresAreOfEarlierRepositoriesAtTheUrl) {
+  const fs::path mine = Store::default_path(kStoreId), other = Store::default_path(kOtherId);
+  const std::string second = other.string() + ".2";
+  Store::open(mine, kStoreId, kStoreUrl, {});
+  Store::open(mine.string() + ".2", kStoreId, kStoreUrl, {});
+  EXPECT_TRUE(Store::find_defaults_of_others(kStoreUrl, kStoreId).empty());
+  for (const fs::path& one : {other, fs::path(second), fs::path(other.string() + ".publish")}) {
+    Store::open(one, kOtherId, kStoreUrl, {});
+  }
+  EXPECT_EQ(Store::find_defaults_of_others(kStoreUrl, kStoreId),
+            (std::vector<fs::path>{other, second}));
+  EXPECT_TRUE(Store::find_defaults_of_others("file:///third", kStoreId).empty());
+}
+
 TEST(StorePlace, OfRootIsVarLib) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   EXPECT_EQ(Store::default_path(kStoreId), fs::path("/var/lib/weightfs") / kStoreId);

@@ -10,6 +10,7 @@
 
 #include "store/base/error.hpp"
 #include "store/format/version_images.hpp"
+#include "store/local/image_times.hpp"
 #include "store/local/sync_images.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/hosts.hpp"
@@ -80,6 +81,7 @@ TEST_F(AdoptTest, MakesThePublishedFilesTheImagesWithoutFetchingOrCopyingThem) {
       EXPECT_EQ(image.st_ino, attributes_of(directory / file.path).st_ino) << file.path;
       EXPECT_EQ(image.st_mode, S_IFREG | 0444u) << file.path;
       EXPECT_EQ(image.st_mtim.tv_sec, result.images.time) << file.path;
+      EXPECT_TRUE(is_sealed(image)) << file.path;
       EXPECT_EQ(static_cast<std::uint64_t>(image.st_size), file.size_bytes) << file.path;
     }
   }

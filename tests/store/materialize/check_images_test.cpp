@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -130,9 +131,36 @@ TEST_F(CheckImages, ASyncThatIsStoppedLeavesTheRestUnsynced) {
 TEST_F(CheckImages, WhatWasSyncedIsNotRead) {
   EXPECT_EQ(sync_images(host_->store->images(), 2), SyncedImages::synced);
   write_over(image(2, "a.safetensors"), 1000, "x");
+  test::seal_files(image(2, ""));  // a disk that rots tells no time
   open();
   EXPECT_EQ(host_->store->images().complete_versions(), CheckedNumbers{2});
   check();
+  EXPECT_EQ(host_->store->images().complete_versions(), (CheckedNumbers{1, 2}));
+}
+
+// The store was copied while its daemon made version 2, which was synced when the database was.
+TEST_F(CheckImages, AFileThatWasCopiedHalfWrittenIsFoundThoughItsVersionWasSynced) {
+  sync_all_images(host_->store->images());
+  const std::string half(filesystem::file_size(image(2, "a.safetensors")) / 2, '\0');
+  write_over(image(2, "a.safetensors"), half.size(), half);
+  open();
+  EXPECT_EQ(host_->store->images().complete_versions(), CheckedNumbers{1});
+  check();
+  EXPECT_EQ(host_->store->images().complete_versions(), CheckedNumbers{1});
+  EXPECT_TRUE(host_->read_version(2) == builder_.tree(2));
+}
+
+// Every start would take the time to read all of a store that was copied without its times.
+TEST_F(CheckImages, WhatWasWrittenToAndIsRightIsCheckedOnce) {
+  sync_all_images(host_->store->images());
+  for (const std::string path : {"a.safetensors", "config.json"}) {
+    ASSERT_EQ(::utimensat(AT_FDCWD, image(2, path).c_str(), nullptr, 0), 0);
+  }
+  open();
+  EXPECT_FALSE(host_->store->images().is_complete(2));
+  check();
+  sync_all_images(host_->store->images());
+  open();
   EXPECT_EQ(host_->store->images().complete_versions(), (CheckedNumbers{1, 2}));
 }
 

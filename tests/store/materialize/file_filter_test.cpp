@@ -108,6 +108,7 @@ class KeptFiles : public ::testing::Test {
     EXPECT_TRUE(host().store->images().is_complete(version));
     EXPECT_TRUE(read_tree(host().store->images().image_directory(version)) == expected)
         << "version " << version;
+    EXPECT_TRUE(test::unsealed_files(host().store->images().image_directory(version)).empty());
     EXPECT_EQ(host().store->images().has_all_files(version), kept.size() == shards_.size());
   }
 

@@ -347,6 +347,23 @@ TEST_F(PublishTest, HandlesRandomHistories) {
   expect_sound();
 }
 
+/// It became `latest`, without a tensor.
+TEST_F(PublishTest, AVersionWithoutWeightsDoesNotFollowOneThatHasSome) {
+  const auto pickles =
+      directory_of({{"config.json", "{}"}, {"pytorch_model.bin", "weights"}, {"x.py", "code"}});
+  publisher().publish(pickles);  // there are none to lose
+  publisher().publish(checkpoint(1));
+  const Error error = error_of([&] { publisher().publish(pickles); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid);
+  EXPECT_NE(std::string(error.what()).find("version 2 has some; left out were pytorch_model.bin"),
+            std::string::npos)
+      << error.what();
+  EXPECT_FALSE(bucket_->find(keys::manifest(3)));
+  PublishOptions options = options_of(pickles);
+  options.wishes.include = {"*.bin"};
+  EXPECT_EQ(publisher().publish(options).version, 3u);
+}
+
 // ---- what is kept for the next one ----
 
 class Kept : public PublishTest {
@@ -375,6 +392,7 @@ TEST_F(Kept, TheLastVersionIsThereForTheNextWhichDecodesNothing) {
     EXPECT_EQ(here(), Versions{version}) << "only the newest";
     EXPECT_EQ(read_tree(publisher().store->images().image_directory(version)),
               read_tree(directory));
+    EXPECT_TRUE(unsealed_files(publisher().store->images().image_directory(version)).empty());
   }
   expect_sound();
 }

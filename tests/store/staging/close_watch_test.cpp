@@ -4,13 +4,19 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <mutex>
+#include <new>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/support/eventually.hpp"
+#include "tests/support/no_memory.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/support.hpp"
 #include "tests/support/writer.hpp"
 
@@ -148,6 +154,29 @@ TEST_F(CloseWatchTest, AsksAboutAllFilesWhenEventsWereLost) {
   static_cast<void>(open_writable(18));
   gate_.open();
   EXPECT_TRUE(is_told(18));
+}
+
+TEST_F(CloseWatchTest, GoesOnThoughThereIsNoMemoryToSayWhatFailed) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer has its own operator new";
+  std::optional<NoMemory> none;
+  std::atomic<int> calls = 0;
+  {
+    CloseWatch watch({.directory = dir_.path(),
+                      .all = [&]() -> std::vector<StagingId> {
+                        if (++calls == 1) {
+                          none.emplace();
+                          throw std::bad_alloc();
+                        }
+                        none.reset();
+                        return {};
+                      },
+                      .closed = [](StagingId) {}});
+    watch.note_all();
+    EXPECT_TRUE(eventually([&calls] { return calls == 1; }));
+    watch.note_all();
+    EXPECT_TRUE(eventually([&calls] { return calls == 2; }));
+  }
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace

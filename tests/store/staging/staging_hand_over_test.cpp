@@ -299,6 +299,23 @@ TEST(StagingHandOver, AMarkThatThereWasNoRoomForIsWrittenTheNextTime) {
   EXPECT_TRUE(at.staging->is_lost(c.weights));
 }
 
+TEST(StagingHandOver, AMarkThatThereWasNoRoomForIsWrittenWithTheNextChange) {
+  StagingFixture at;
+  const auto c = at.checkpoint(kStagingRoot, "a");
+  const StagingId gone = at.file(c.directory, "gone");
+  at.db->fails = true;
+  for (const StagingId file : {c.weights, c.nested, gone}) at.staging->note_lost_file(file);
+  EXPECT_THROW(at.staging->change(c.weights, {.mode = 0640}), Error);
+  at.db->fails = false;
+  at.staging->unlink(c.directory, "gone");
+  at.staging->change(c.nested, {.size_bytes = 0});
+  at.staging->change(c.nested, {.mode = 0640});
+  at.expect_survives();
+  EXPECT_TRUE(at.staging->is_lost(c.weights));
+  EXPECT_FALSE(at.staging->is_lost(c.nested));
+  EXPECT_FALSE(at.staging->is_lost(c.extra));
+}
+
 TEST(StagingHandOver, IsRemovedOnceItIsAllowed) {
   StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/os/holes.hpp"
 #include "store/staging/records.hpp"
 #include "tests/store/staging/staging_fixture.hpp"
 #include "tests/support/code_of.hpp"
@@ -37,6 +38,18 @@ using test::kStagingUser;
 using test::paths_of;
 using test::StagingFixture;
 using test::tree_text;
+
+/// A machine that is restarted, whose disk has of this file the first bytes.
+StagingId sparse_file(StagingFixture& at, StagingId directory, std::string_view name) {
+  const StagingId id = at.file(directory, name, "a header");
+  fs::resize_file(at.bytes_of(id), 1u << 20);
+  return id;
+}
+
+void restart_machine(StagingFixture& at) {
+  at.db->write({{ColumnFamily::store, "staging_boot", "another run"}}, Durability::process);
+  at.reopen();
+}
 
 // ---- names ----
 
@@ -401,7 +414,7 @@ TEST(Staging, AsksForRoomWhenAFileGrows) {
   at.staging->change(file, {.size_bytes = 1000});
   expect({1000});
   at.staging->change(file, {.size_bytes = 1500});
-  expect({500});
+  expect({1500});  // nothing was written
   at.staging->change(file, {.size_bytes = 1000});
   expect({});
   at.staging->allocate(file, 0, 0, 4096);
@@ -414,6 +427,74 @@ TEST(Staging, AsksForRoomWhenAFileGrows) {
   expect({104});
   at.staging->prepare_write(file, 1 << 20, 200);
   expect({200});
+}
+
+// The ranks of a trainer set the sizes of their files, and then write them.
+TEST(Staging, AsksForRoomForWhatWasNotWrittenYetToo) {
+  constexpr std::uint64_t kPage = 4096;
+  StagingFixture at;
+  std::vector<std::uint64_t> asked;
+  at.make_room = [&](std::uint64_t bytes) { asked.push_back(bytes / kPage); };
+  at.reopen();
+  std::vector<StagingId> ranks;
+  for (const char* const name : {"a", "b", "c", "d"}) {
+    ranks.push_back(at.file(kStagingRoot, name));
+    at.staging->open(ranks.back(), true);
+  }
+  asked.clear();
+  at.staging->change(ranks[0], {.size_bytes = 1 * kPage});
+  at.staging->change(ranks[1], {.size_bytes = 2 * kPage});
+  at.staging->change(ranks[2], {.size_bytes = 4 * kPage});
+  EXPECT_EQ(asked, (std::vector<std::uint64_t>{1, 1 + 2, 1 + 2 + 4}));
+
+  asked.clear();
+  test::write_text(at.bytes_of(ranks[0]), std::string(kPage, 'x'));  // has taken its room
+  at.staging->release(ranks[1], true);                               // stays as it is
+  at.staging->allocate(ranks[2], 0, 0, 8 * kPage);                   // takes what it lacked
+  at.staging->change(ranks[3], {.size_bytes = 16 * kPage});
+  at.staging->prepare_write(ranks[0], kPage, kPage);
+  EXPECT_EQ(asked, (std::vector<std::uint64_t>{8, 16, 1}));
+}
+
+TEST(Staging, AsksForRoomForWhatOthersAreAboutToTake) {
+  StagingFixture at;
+  std::vector<std::uint64_t> asked;
+  std::function<void()> meanwhile;
+  at.make_room = [&](std::uint64_t bytes) {
+    asked.push_back(bytes);
+    if (meanwhile) std::exchange(meanwhile, {})();
+  };
+  at.reopen();
+  const StagingId a = at.file(kStagingRoot, "a"), b = at.file(kStagingRoot, "b");
+  const auto resize = [&](StagingId id) { at.staging->change(id, {.size_bytes = 1000}); };
+  const auto allocate = [&](StagingId id) { at.staging->allocate(id, 0, 0, 1000); };
+  for (const auto& change : std::vector<std::function<void(StagingId)>>{resize, allocate}) {
+    for (const StagingId id : {a, b}) at.staging->change(id, {.size_bytes = 0});
+    asked.clear();
+    meanwhile = [&] { change(b); };
+    change(a);
+    EXPECT_EQ(asked, (std::vector<std::uint64_t>{1000, 2000}));
+  }
+  EXPECT_EQ(errno_of([&] { at.staging->change(a, {.size_bytes = UINT64_MAX}); }), EINVAL);
+  asked.clear();
+  at.staging->allocate(b, 0, 0, 4096);
+  EXPECT_EQ(asked, std::vector<std::uint64_t>{4096}) << "what failed counts no more";
+}
+
+TEST(Staging, WhatOnlyMayComeIsNoReasonToRefuse) {
+  StagingFixture at;
+  std::vector<std::uint64_t> asked;
+  at.make_room = [&](std::uint64_t bytes) {
+    asked.push_back(bytes);
+    if (bytes > 4000) throw Error(ErrorCode::no_space, "full");
+  };
+  at.reopen();
+  const StagingId sparse = at.file(kStagingRoot, "a"), file = at.file(kStagingRoot, "b");
+  at.staging->open(sparse, true);
+  at.staging->change(sparse, {.size_bytes = 3000});
+  asked.clear();
+  at.staging->change(file, {.size_bytes = 2000});
+  EXPECT_EQ(asked, (std::vector<std::uint64_t>{5000, 5000, 2000}));
 }
 
 TEST(Staging, ChangesNothingWhereThereIsNoRoom) {
@@ -646,6 +727,37 @@ TEST(Staging, OpensOnAFullDisk) {
   at.free_bytes = kStagingPlenty;
   at.dir(kStagingRoot, "d");
   at.expect_survives();
+}
+
+// ---- a restart of the machine ----
+
+// Of a saver that sets the size first: its header is there, and the bytes behind it are zeros.
+TEST(Staging, AFileWithHolesIsLostOnceTheMachineWasRestarted) {
+  StagingFixture at;
+  const StagingId run = at.dir(kStagingRoot, "run"), whole = at.dir(kStagingRoot, "whole");
+  const StagingId sparse = sparse_file(at, run, "a.safetensors");
+  at.file(whole, "a.safetensors", "all of it");
+  sparse_file(at, whole, "sparse.txt");
+  if (!has_hole(File::open(at.bytes_of(sparse), O_RDONLY).fd())) {
+    GTEST_SKIP() << "the file system does not tell of holes";
+  }
+  at.reopen();
+  EXPECT_FALSE(at.staging->find_lost(run)) << "the machine was not restarted";
+  restart_machine(at);
+  EXPECT_EQ(at.staging->find_lost(run), "a.safetensors");
+  EXPECT_FALSE(at.staging->find_lost(whole));
+  at.reopen();
+  EXPECT_EQ(at.staging->find_lost(run), "a.safetensors") << "later processes know it too";
+  at.staging->change(sparse, {.size_bytes = 0});
+  EXPECT_FALSE(at.staging->find_lost(run)) << "it is saved again";
+}
+
+TEST(Staging, AStoreOfAnOlderReleaseLosesNoSparseFiles) {
+  StagingFixture at;
+  sparse_file(at, kStagingRoot, "a.safetensors");
+  at.db->write({{ColumnFamily::store, "staging_boot", std::nullopt}}, Durability::process);
+  at.reopen();
+  EXPECT_FALSE(at.staging->find_lost(kStagingRoot));
 }
 
 }  // namespace

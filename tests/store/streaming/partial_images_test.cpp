@@ -128,6 +128,13 @@ class PartialImagesTest : public ::testing::Test {
   void expect_version(std::uint64_t version) {
     EXPECT_TRUE(store_->images().is_complete(version));
     EXPECT_EQ(test::read_tree(store_->images().image_directory(version)), builder_.tree(version));
+    EXPECT_TRUE(test::unsealed_files(store_->images().image_directory(version)).empty());
+  }
+  /// It is made of a base or a snapshot, and one delta.
+  static void expect_origin(const VersionWatch& watch, std::uint64_t base, std::uint64_t snapshot) {
+    EXPECT_EQ(watch.timing.base, base);
+    EXPECT_EQ(watch.timing.snapshot, snapshot);
+    EXPECT_EQ(watch.timing.deltas, 1u);
   }
   void expect_nothing_of(std::uint64_t version) {
     EXPECT_FALSE(store_->images().is_complete(version));
@@ -219,9 +226,11 @@ TEST_F(PartialImagesTest, ABaseThatRotsIsLeftForTheSnapshot) {
   std::filesystem::remove(path);
   test::write_text(path, rotten);
   for (const bool is_known : {false, true}) {  // the second time it is not asked
-    const auto filled = begin(2);
+    VersionWatch watch(2);
+    const auto filled = images_->begin(2, {}, &watch);
     ASSERT_NE(filled, nullptr);
     EXPECT_EQ(filled->plan().base.has_value(), !is_known);
+    is_known ? expect_origin(watch, 0, 1) : expect_origin(watch, 1, 0);  // as it began
     ASSERT_TRUE(becomes_complete(2));
     expect_version(2);
     EXPECT_TRUE(eventually([&] { return images_->find(2) == nullptr; }));
@@ -391,7 +400,8 @@ TEST_F(PartialImagesTest, ARecordThatHasNoRoomIsWrittenLater) {
 TEST_F(PartialImagesTest, WhoCouldNotBeToldOfACompleteVersionIsToldLater) {
   add_versions(1);
   untold_ = 2;
-  begin(1);
+  begin_hanging(1);
+  builder_.bucket()->heal();
   ASSERT_TRUE(becomes_complete(1));
   EXPECT_TRUE(eventually([&] { return told_complete_ > 2; }));
 }
@@ -498,8 +508,10 @@ TEST_F(PartialImagesTest, ADamagedBaseIsNotBuiltOn) {
   add_versions(2);
   bring(1);
   std::filesystem::remove_all(store_->images().image_directory(1));
-  const auto filled = begin(2);
+  VersionWatch watch(2);
+  const auto filled = images_->begin(2, {}, &watch);
   EXPECT_FALSE(filled->plan().base);
+  expect_origin(watch, 0, 1);
   ASSERT_TRUE(becomes_complete(2));
   expect_version(2);
 }

@@ -20,6 +20,7 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/few_threads.hpp"
 #include "tests/support/meddling_coder.hpp"
+#include "tests/support/no_leases.hpp"
 #include "tests/support/no_memory.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
@@ -542,8 +543,17 @@ TEST_F(PartialVersionTest, KnowsWhetherSomebodyReadsAFileThatIsComplete) {
   const auto filled = fill(plan(1), options());
   filled->wait_complete({});
   EXPECT_TRUE(eventually([&] { return filled->nobody_reads(); }));
-  const File reader = File::open(filled_in_ / kLarge, O_RDONLY);
-  EXPECT_FALSE(filled->nobody_reads());
+  RefusedLeases refused;
+  {
+    const File reader = File::open(filled_in_ / kLarge, O_RDONLY);
+    EXPECT_FALSE(filled->nobody_reads(&refused));
+    EXPECT_EQ(refused.text(), "");
+  }
+  const test::NoLeases none(CAP_TO_MASK(CAP_SETUID));
+  if (!none.works()) GTEST_SKIP() << "needs root";
+  test::NoLeases::give_away(filled_in_ / kLarge);
+  EXPECT_FALSE(filled->nobody_reads(&refused));
+  EXPECT_NE(refused.text().find(kLarge), std::string::npos) << refused.text();
 }
 
 // ---- failures ----

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -144,6 +145,7 @@ TEST_F(BaseWriterTest, ABaseIsWrittenWhenItIsDueAndTheOlderOneGoes) {
   EXPECT_TRUE(writer.write_if_due({}));
   EXPECT_EQ(images().versions_on_disk(), BaseNumbers{3});
   EXPECT_EQ(read_tree(dir_ / "reader" / "images" / "3"), read_tree(checkpoint(3)));
+  EXPECT_TRUE(unsealed_files(dir_ / "reader" / "images" / "3").empty());
   EXPECT_TRUE(images().unsynced_versions().empty());
   EXPECT_FALSE(writer.write_if_due({}));
 
@@ -161,9 +163,9 @@ TEST_F(BaseWriterTest, ABaseIsWrittenWhenItIsDueAndTheOlderOneGoes) {
 TEST_F(BaseWriterTest, WhatTheDiskDoesNotTakeBecomesNoBase) {
   begin();
   BaseWriter writer(*reader_->store, reader_->history);
-  {
-    const SyncWatch watch("model.safetensors");
-    EXPECT_EQ(code_of([&] { writer.write_if_due({}); }), ErrorCode::io);
+  for (const int error : {EIO, ENOLINK}) {
+    const SyncWatch watch("model.safetensors", error);
+    EXPECT_EQ(code_of([&] { writer.write_if_due({}); }), ErrorCode::io) << error;
   }
   EXPECT_EQ(images().versions_on_disk(), BaseNumbers{1});
   EXPECT_TRUE(writer.write_if_due({}));

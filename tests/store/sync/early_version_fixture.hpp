@@ -132,6 +132,7 @@ class EarlyVersionTest : public testing::Test {
                 std::filesystem::perms(0444))
           << entry.path();
     }
+    EXPECT_TRUE(unsealed_files(reader_.store->images().image_directory(version)).empty());
     EXPECT_EQ(reader_.store->early_images().size_bytes(), 0u) << "the rest went";
     return reader_.store->early_images().taken_bytes() - before;
   }

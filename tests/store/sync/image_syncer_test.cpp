@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "store/sync/sync.hpp"
@@ -100,6 +104,25 @@ TEST_F(ImageSyncerTest, WhatWasNotSyncedWhenTheHostStoppedIsCheckedAndShownAtOnc
   EXPECT_EQ(sync_->status().unsynced, SyncedNumbers{2});
   sync_->sync_images();
   EXPECT_TRUE(sync_->status().unsynced.empty());
+}
+
+// Of a large model that takes minutes, in which `mount` said that it waits for the bucket.
+TEST_F(ImageSyncerTest, SaysThatItChecksWhatWasNotSynced) {
+  publish(1);
+  open(false);
+  sync_->run_once({});
+  sync_.reset();
+  reader_.reset();
+  reader_.emplace(bucket_, dir_ / "reader");
+  std::atomic<std::uint64_t> checked = 0, others = 0;
+  SyncOptions options;
+  options.checking_progress = [&](std::string_view phase, std::uint64_t done, std::uint64_t) {
+    if (phase == "checking") checked = std::max<std::uint64_t>(checked, done);
+    if (phase != "checking") others++;
+  };
+  sync_.emplace(*reader_->store, reader_->history, std::move(options));
+  EXPECT_GT(checked, 0u);
+  EXPECT_EQ(others, 0u);
 }
 
 TEST_F(ImageSyncerTest, AVersionThatTheDiskDidNotTakeIsHiddenAndRebuilt) {

@@ -4,19 +4,24 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/store/sync/sync_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/watched_bucket.hpp"
 
 namespace weightfs::test {
 namespace {
 
 /// A host that asks the bucket of SyncTest, and brings nothing.
 struct Asker {
-  Asker(const std::shared_ptr<MemoryBucket>& bucket, const stdfs::path& store, FollowOptions follow)
-      : host(bucket, store), poller(*host.store, host.history, tags, watches, std::move(follow)) {}
+  Asker(std::unique_ptr<Bucket> bucket, const stdfs::path& store, FollowOptions follow)
+      : host(Repository::open(std::move(bucket), {}), store),
+        poller(*host.store, host.history, tags, watches, std::move(follow)) {}
 
   Host host;
   CatalogBuilder tags{*host.store, host.history};
@@ -27,7 +32,8 @@ struct Asker {
 class PollerTest : public SyncTest {
  protected:
   std::unique_ptr<Asker> asker(FollowOptions follow = {}) {
-    return std::make_unique<Asker>(bucket_, dir_ / "asker", std::move(follow));
+    return std::make_unique<Asker>(std::make_unique<BucketView>(bucket_), dir_ / "asker",
+                                   std::move(follow));
   }
   /// One that asks so often, has found nothing, and has two versions to find now.
   std::unique_ptr<Asker> asker_every(std::chrono::milliseconds interval) {
@@ -81,6 +87,26 @@ TEST_F(PollerTest, AVersionThatWasMissingLongAgoNeedNotBeTheNewest) {
   const auto on = asker_every(std::chrono::seconds(10));
   on->poller.poll({}, true);
   EXPECT_EQ(on->poller.wanted(), 2u);
+}
+
+TEST_F(PollerTest, ChecksTheBucketOnlyAfterAPollThatFoundNothing) {
+  FollowOptions follow;
+  follow.poll.check_interval = std::chrono::milliseconds(0);
+  publish(1);
+  publish(2);
+  auto watched = std::make_unique<WatchedBucket>(bucket_);
+  const WatchedBucket& bucket = *watched;
+  Asker on(std::move(watched), dir_ / "asker", follow);
+  const std::size_t opened = bucket.gets(keys::kRecord).size();
+  on.poller.poll({});
+  EXPECT_EQ(bucket.gets(keys::kRecord).size(), opened) << "each version names its parent";
+  const std::size_t before = bucket.gets("").size();
+  on.poller.poll({});
+  std::vector<std::string> asked;
+  for (const WatchedBucket::Get& get : bucket.gets("")) asked.push_back(get.key);
+  asked.erase(asked.begin(), asked.begin() + static_cast<std::ptrdiff_t>(before));
+  EXPECT_EQ(asked, (std::vector<std::string>{keys::manifest(3), std::string(keys::kRecord),
+                                             keys::manifest(2)}));
 }
 
 TEST_F(PollerTest, WantsTheVersionThatCarriesTheTag) {

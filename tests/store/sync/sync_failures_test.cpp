@@ -182,6 +182,79 @@ TEST_F(SyncTest, RefusesABucketThatWentBack) {
   expect_latest(*on, 2);
 }
 
+/// What SyncTest.reader() needs to check the bucket after each poll that found nothing.
+SyncOptions checking_always() {
+  SyncOptions options;
+  options.follow.poll.check_interval = milliseconds(0);
+  return options;
+}
+
+std::string record_of(const std::string& id) {
+  return R"({"created":1790000000,"format":1,"id":")" + id +
+         R"(","public_keys":[],"required_features":[]})";
+}
+
+// Its next version was missing, as in one without news, until the new run had come so far.
+TEST_F(SyncTest, ABucketThatWasEmptiedOrBegunAnewIsNotTakenForOneWithoutNews) {
+  publish(1);
+  publish(2);
+  const auto on = reader("reader", kNoFloor, checking_always());
+  on->sync.run_once({});
+  on->sync.run_once({});
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
+  const auto before = bucket_->objects();
+  for (const auto& [key, bytes] : before) bucket_->erase(key);
+  EXPECT_EQ(round_error(*on).code(), ErrorCode::not_found);
+  expect_names(on->sync.status().error, "no repository at memory:///bucket any more");
+  const std::string other(32, 'a');
+  bucket_->replace(keys::kRecord, record_of(other));
+  EXPECT_EQ(round_error(*on).code(), ErrorCode::not_found);
+  const SyncStatus status = on->sync.status();
+  EXPECT_EQ(status.state, SyncState::waiting);
+  EXPECT_GT(status.offline_since, 0);
+  expect_names(status.error, other + ", expected " + publisher_.repository->id());
+  expect_latest(*on, 2);
+
+  for (const auto& [key, bytes] : before) bucket_->replace(key, bytes);
+  on->sync.run_once({});
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
+  EXPECT_EQ(on->sync.status().offline_since, 0);
+  publish(3);
+  on->sync.run_once({});
+  expect_latest(*on, 3);
+}
+
+TEST_F(SyncTest, ABucketThatIsBackIsCheckedAtOnce) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  bucket_->fail_key("", ErrorCode::unavailable);
+  EXPECT_EQ(round_error(*on).code(), ErrorCode::unavailable);
+  bucket_->heal();
+  const std::string mine = bucket_->find(keys::kRecord).value();
+  bucket_->replace(keys::kRecord, record_of(std::string(32, 'a')));
+  for (int poll = 0; poll < 2; poll++) expect_names(round_error(*on).what(), "another repository");
+  bucket_->replace(keys::kRecord, mine);
+  on->sync.run_once({});
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
+}
+
+TEST_F(SyncTest, SeesWhileItRunsThatTheBucketWentBack) {
+  publish(1);
+  publish(2);
+  const auto on = reader("reader", kNoFloor, checking_always());
+  on->sync.run_once({});
+  const std::string key = keys::manifest(2), good = bucket_->find(key).value();
+  bucket_->erase(key);
+  EXPECT_EQ(round_error(*on).code(), ErrorCode::corrupt);
+  expect_names(on->sync.status().error, "lost version 2");
+  EXPECT_EQ(on->sync.status().state, SyncState::waiting);
+  expect_latest(*on, 2);
+  bucket_->replace(key, good);
+  on->sync.run_once({});
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
+}
+
 TEST_F(SyncTest, HealsABaseThatRotted) {
   publish(1);
   const auto on = reader();
@@ -320,6 +393,42 @@ TEST_F(SyncTest, IsOfflineWhenTheDirectoryOfTheBucketIsGoneAndGoesOnWhenItIsBack
   on.sync.run_once({});
   EXPECT_EQ(on.sync.status().offline_since, 0);
   expect_latest(on, 2);
+}
+
+/// On a network file system whose server is gone a system call may never return.
+TEST_F(SyncTest, IsOfflineWhileAPollDoesNotReturn) {
+  publish(1);
+  SyncOptions options = often();
+  options.follow.poll.patience = milliseconds(1);
+  const auto on = reader("reader", kNoFloor, options);
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 1; }));
+  bucket_->hang_key("versions/");
+  ASSERT_TRUE(eventually([&] { return bucket_->waiting() == 1; }));
+  ASSERT_TRUE(eventually([&] { return on->sync.status().offline_since > 0; }));
+  const SyncStatus status = on->sync.status();
+  EXPECT_EQ(status.state, SyncState::waiting);
+  EXPECT_EQ(status.error_code, "unavailable");
+  expect_names(status.error, "a poll of memory:///bucket has had no answer");
+  EXPECT_LE(status.offline_since, status.error_time);
+  EXPECT_EQ(bucket_->waiting(), 1);
+  expect_latest(*on, 1);
+  bucket_->heal();
+  EXPECT_TRUE(eventually([&] {
+    const SyncStatus now = on->sync.status();
+    return now.offline_since == 0 && now.state == SyncState::current && now.error.empty();
+  }));
+}
+
+TEST_F(SyncTest, APollThatHasJustBegunIsNotOffline) {
+  publish(1);
+  const auto on = reader("reader", kNoFloor, often());
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return on->sync.status().state == SyncState::current; }));
+  bucket_->hang_key("versions/");
+  ASSERT_TRUE(eventually([&] { return bucket_->waiting() == 1; }));
+  EXPECT_EQ(on->sync.status().offline_since, 0);
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
 }
 
 TEST_F(SyncTest, TriesAgainByItselfWhenTheBucketIsBack) {

@@ -1,0 +1,29 @@
+// Refused leases: why versions that could go stay where the kernel does not tell who reads them
+// (store/os/lease.hpp).  It is logged once for each reason, and stands in the status until that
+// file's readers are known, or the file is gone.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "store/base/ranked_mutex.hpp"
+
+namespace weightfs {
+
+class RefusedLeases {
+ public:
+  /// A file was asked for.  `why`: the kernel did not tell who reads it; empty: it did.
+  void note(const std::filesystem::path& file, const std::string& why);
+
+  /// What a user is told; empty: nothing is refused.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  mutable RankedMutex mutex_{LockRank::leaf, "RefusedLeases::mutex_"};  // guards what follows
+  std::filesystem::path file_;                                          // the last one
+  std::string why_;                                                     // empty: none
+};
+
+}  // namespace weightfs
