@@ -181,8 +181,15 @@ bool Passes::waits(const Pass& pass, const Member& member, BootTime now) const n
     return member.round->count() == 0 || now - member.loaded < times_.grace;
   }
   if (member.weights.count() == 0 || !is_at_long_rest(pass, member, now)) return false;
+  return has_to_wait_for_others(pass, member, true, now);
+}
+
+/// `for_looks`: also for those that may only have looked again at some shards.
+bool Passes::has_to_wait_for_others(const Pass& pass, const Member& member, bool for_looks,
+                                    BootTime now) const noexcept {
   return std::any_of(members_.begin(), members_.end(), [&](const auto& item) {
-    return &item.second != &member && is_waited_for(pass, item.second, now);
+    const Member& other = item.second;
+    return &other != &member && (for_looks || !other.is_look) && is_waited_for(pass, other, now);
   });
 }
 
@@ -270,8 +277,8 @@ Passes::Target Passes::decide(const PassOpen& open, const std::vector<ProcessId>
         open.kind == PassFile::small && has_moved_on(*own, member, open.file, now);
     const bool would_leave = has_done || (repetition && *repetition);
     const bool waits_for_others = would_leave && waits(*own, member, now);
-    const bool is_look =
-        would_leave && !waits_for_others && is_look_of_all(*own, member, open, now);
+    const bool is_look = would_leave && is_look_of_all(*own, member, open, now) &&
+                         !has_to_wait_for_others(*own, member, false, now);
     if (would_leave && !waits_for_others && !is_look) return follow(*own, open.newest, now);
     return {.pass = own->id,
             .version = own->version,

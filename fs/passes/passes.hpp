@@ -327,6 +327,8 @@ class Passes {
                                    BootTime now) const noexcept;
   [[nodiscard]] bool is_in_waited_load(const Member& member, BootTime now) const noexcept;
   [[nodiscard]] bool waits(const Pass& pass, const Member& member, BootTime now) const noexcept;
+  [[nodiscard]] bool has_to_wait_for_others(const Pass& pass, const Member& member, bool for_looks,
+                                            BootTime now) const noexcept;
   [[nodiscard]] bool is_look_of_all(const Pass& pass, const Member& member, const PassOpen& open,
                                     BootTime now) const noexcept;
   [[nodiscard]] bool is_short_lived(const Pass& pass, const PassOpen& open, BootTime now) const;

@@ -137,11 +137,14 @@ void ShardIndexes::check_names(const std::set<std::string_view>& indexed,
   for (const auto& [key, family] : families) {
     const auto missing = missing_number(family.numbers, key.second);
     if (!missing || family.first.empty()) continue;
+    std::string named = with_number(family.first, *missing);
+    if (*missing == key.second && !family.numbers.contains(0)) {
+      named = fmt::format("{} or {}", with_number(family.first, 0), named);  // it may count from 0
+    }
     refuse_index(
         fmt::format("{} is missing: {} has {}, and no index says that it needs no others; save the "
                     "whole checkpoint",
-                    escape_name(with_number(family.first, *missing)), shown,
-                    escape_name(family.first)),
+                    escape_name(named), shown, escape_name(family.first)),
         ErrorCode::not_found);
   }
 }

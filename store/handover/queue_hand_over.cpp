@@ -119,7 +119,8 @@ void PublishQueue::State::require_not_lost(StagingId directory, const std::strin
   const auto lost = staging.find_lost(directory);
   if (!lost) return;
   throw Error(ErrorCode::io,
-              fmt::format("{}: the disk did not take some bytes of {}: remove that file, save it "
+              fmt::format("{}: some bytes of {} may be lost: the disk did not take them, or the "
+                          "machine was restarted before it had them; remove that file, save it "
                           "again, and hand over again",
                           shown, escape_name(*lost)));
 }

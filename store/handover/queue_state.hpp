@@ -115,8 +115,12 @@ struct PublishQueue::State {
   [[nodiscard]] std::optional<Error> sync_if_possible(QueueItem& item, const Context& context);
   void remove_if_gone(const QueueItem& item) const;
   std::shared_ptr<const PreEncoded> take_early(QueueItem& item, const Context& context);
+  /// What may be a version already cannot be taken back, so it is not refused for shards that are
+  /// missing: a release that did not look for them may have handed it over.
   [[nodiscard]] static ScanScope scope_of(const HandOverRecord& record) {
-    return record.part.is_part() ? ScanScope::part : ScanScope::whole;
+    const bool may_lack_shards =
+        record.part.is_part() || record.phase == HandOverRecord::Phase::committing;
+    return may_lack_shards ? ScanScope::part : ScanScope::whole;
   }
   [[nodiscard]] PublishOptions options_of(QueueItem& item);
   void begin_commit(QueueItem& item, std::uint64_t version);

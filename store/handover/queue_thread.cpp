@@ -13,7 +13,8 @@
 //
 // Nothing is synced before the manifest is sent: from then on the bucket has the bytes.  So a
 // process that finds the record of an earlier one syncs the files before it codes them.  Once a try
-// has failed, all that waits is synced, and what ends in a conflict: nobody knows for how long.
+// has failed, all that waits is synced, and what ends in a conflict: nobody knows for how long.  A
+// lost race that is run again says nothing of that, nor does a search for a lost one.
 // After a reboot, files that were not synced may hold anything: nothing is coded or adopted from
 // them.  A committing hand-over of such files is only searched for; later ones do not wait for it,
 // because only another version with its number proves that it did not become one.
@@ -138,7 +139,9 @@ void PublishQueue::State::end_step(QueueItem& item) {
 }
 
 void PublishQueue::State::advance(QueueItem& item, const Context& context) {
-  if (item.failures > 0) sync_waiting(item, context);
+  // A search proves nothing of those behind it, and fails each time; a lost race is run again soon.
+  const bool is_race = item.error_code == to_string(ErrorCode::conflict);
+  if (item.failures > 0 && !item.is_lost && !is_race) sync_waiting(item, context);
   // A part looks for its version itself, and compares the bytes; lost ones cannot be compared.
   const bool looks = !item.record.part.is_part() || item.is_lost;
   if (item.record.phase == Phase::committing && looks) look_for_version(item, context);
@@ -245,9 +248,15 @@ void PublishQueue::State::sync_staged(QueueItem& item, const Context& context) {
       throw;
     }
   });
-  item.is_loaded = false;
+  std::string unsynced = item.record.unsynced_boot;
   change([&] { item.record.unsynced_boot.clear(); });
-  write_record(item);
+  try {
+    write_record(item);
+  } catch (...) {  // no room: then later processes do not know it, and it is tried again
+    change([&] { item.record.unsynced_boot = std::move(unsynced); });
+    throw;
+  }
+  item.is_loaded = false;
 }
 
 /// Speed no longer matters once a try of `failed` has failed; those behind it wait as long.
@@ -380,8 +389,9 @@ void PublishQueue::State::require_no_mark(const HandOverRecord& record) const {
   if (!lost) return;
   const std::string shown = escape_name(record.name);
   throw Error(ErrorCode::corrupt,
-              fmt::format("publish/{0}: the disk did not take some bytes of {1}: save it again, "
-                          "remove what is left (rm -r publish/{0}), and hand over again",
+              fmt::format("publish/{0}: some bytes of {1} may be lost: the disk did not take them, "
+                          "or the machine was restarted before it had them; save it again, remove "
+                          "what is left (rm -r publish/{0}), and hand over again",
                           shown, escape_name(*lost)));
 }
 
@@ -527,8 +537,8 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error, bool is_fi
   if (may_pass(error.code())) return wait(item, error.what(), error.code());
   if (error.code() != ErrorCode::conflict) return end(item, Phase::failed, error);
   if (look_for_lost_first(item)) return wait(item, error.what(), error.code());
+  if (has_moved(item)) return;  // retried at once
   const bool rebases = item.record.wishes.rebase || options.rebase;
-  if (!rebases && has_moved(item)) return;  // retried at once
   if (!rebases) return end_in_conflict(item, conflict_of(item));
   if (++item.lost_races == kRebaseTries) return end_in_conflict(item, lost_races_of(item));
   wait(item, "another writer published first; coding again on top of that version", error.code());
@@ -554,8 +564,9 @@ bool PublishQueue::State::look_for_lost_first(const QueueItem& item) {
   return is_any;
 }
 
-/// Whether a rebase happened during the try.
+/// Whether a rebase happened during the try, of one that does not rebase itself.
 bool PublishQueue::State::has_moved(const QueueItem& item) const {
+  if (item.record.wishes.rebase || options.rebase) return false;
   const std::lock_guard lock(mutex);
   return own.parent_for(item.record.fence) != item.tried_parent;
 }
@@ -597,6 +608,7 @@ void PublishQueue::State::end_in_conflict(QueueItem& item, const Error& why) {
     const std::optional<Error> lost = sync_if_possible(item, Context{item.stop.get_token()});
     if (item.stop.stop_requested()) return;  // as in failed()
     if (lost) return end(item, Phase::failed, *lost);
+    if (has_moved(item)) return;  // syncing may take minutes; as in failed()
   }
   end(item, Phase::conflict, why);
 }

@@ -472,17 +472,21 @@ bool ImageTable::forget_images(std::uint64_t version, std::uint64_t generation) 
     const std::scoped_lock lock(mutex_);
     complete_.erase(version);  // whatever fails below
   }
-  const auto note = [&](std::set<std::uint64_t>& versions) {
-    const std::scoped_lock lock(mutex_);
-    versions.insert(version);
-  };
   try {
-    note(leftovers_);
-    note(forgotten_);  // the removal may have happened though it fails
-    if (remove_image_records(db_, version)) note(forgotten_);  // others were synced meanwhile
+    // What is noted needs no memory once the records may be gone.
+    std::set<std::uint64_t> leftover{version}, forgotten{version};
+    bool had_records = true;
+    try {
+      had_records = remove_image_records(db_, version);
+    } catch (const Error& error) {
+      // It is unsynced in the records, so it is checked before it is shown again; or it was synced,
+      // and its damage is found again.
+      log_caught("forgetting a version", error);
+    }
+    const std::scoped_lock lock(mutex_);
+    leftovers_.merge(leftover);
+    if (had_records) forgotten_.merge(forgotten);
   } catch (const std::exception& error) {
-    // It is unsynced in the records, so it is checked before it is shown again; or it was synced,
-    // and its damage is found again.
     log_caught("forgetting a version", error);
   }
   return true;

@@ -4,11 +4,17 @@
 // Threads: a pure function.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace weightfs {
 
-/// Where it is not known, each call takes the machine for restarted.
+/// nullopt where the system does not say it.
+std::optional<std::string> find_boot_id();
+
+/// Where it is not known, each call takes the machine for restarted: for those who would rather do
+/// something again than rely on bytes that may be lost.  Who would blame files that somebody is
+/// writing takes find_boot_id(), and does nothing where it is not known.
 std::string boot_id();
 
 }  // namespace weightfs

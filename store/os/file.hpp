@@ -61,9 +61,11 @@ void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_byte
 /// it is every one but those that say that this file, or file system, cannot be asked.
 constexpr bool is_lost_write(int error) noexcept {
   switch (error) {
+    case EAGAIN:
     case EBADF:
     case EINTR:
     case EINVAL:
+    case ENOMEM:  // the pages stay as they are
     case ENOSYS:
     case EOPNOTSUPP:
     case EPERM:  // a seccomp filter

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -9,6 +10,10 @@
 
 namespace weightfs {
 namespace {
+
+/// The file may go without having been asked for again.  Nobody looks whether it has: its file
+/// system may hang, and status must not.  While versions come, it is asked for again with each.
+constexpr std::chrono::hours kRefusalStands{1};
 
 std::string refusal_text(const std::filesystem::path& file, const std::string& why) {
   return fmt::format("old versions cannot be removed, as nobody can tell who reads {}: {}",
@@ -25,25 +30,16 @@ void RefusedLeases::note(const std::filesystem::path& file, const std::string& w
       return;
     }
     file_ = file;
+    noted_ = Clock::now();
     if (std::exchange(why_, why) == why) return;
   }
   log_warning(refusal_text(file, why));
 }
 
 std::string RefusedLeases::text() const {
-  std::filesystem::path file;
-  std::string why;
-  {
-    const std::lock_guard lock(mutex_);
-    if (why_.empty()) return "";
-    file = file_;
-    why = why_;
-  }
-  // It may have gone without having been asked for again, say because its disk lost it.
-  std::error_code unknown;
-  const auto found = std::filesystem::symlink_status(file, unknown);
-  if (found.type() == std::filesystem::file_type::not_found) return "";
-  return refusal_text(file, why);
+  const std::lock_guard lock(mutex_);
+  const bool stands = !why_.empty() && Clock::now() - noted_ < kRefusalStands;
+  return stands ? refusal_text(file_, why_) : "";
 }
 
 }  // namespace weightfs

@@ -1,6 +1,6 @@
 // Refused leases: why versions that could go stay where the kernel does not tell who reads them
-// (store/os/lease.hpp).  It is logged once for each reason, and stands in the status until that
-// file's readers are known, or the file is gone.
+// (store/os/lease.hpp).  It is logged once for each reason, and stands in the status for an hour,
+// or until that file's readers are known, or it is gone when it is asked for again.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 
 namespace weightfs {
@@ -24,6 +25,7 @@ class RefusedLeases {
   mutable RankedMutex mutex_{LockRank::leaf, "RefusedLeases::mutex_"};  // guards what follows
   std::filesystem::path file_;                                          // the last one
   std::string why_;                                                     // empty: none
+  Clock::time_point noted_;
 };
 
 }  // namespace weightfs

@@ -51,6 +51,7 @@ class Uniter {
     check_paths();
     check_tensors();
     make_layout();
+    require_weights();
     choose_forms();
     place_hashes();
     check_indexes();
@@ -66,6 +67,7 @@ class Uniter {
   void check_paths() const;
   void check_tensors() const;
   void make_layout();
+  void require_weights() const;
   void choose_forms();
   [[nodiscard]] std::string parent_problem() const;
   void take_packs();
@@ -169,6 +171,20 @@ void Uniter::make_layout() {
   made_.layout = Layout::of_files(std::move(files), "the files of all parts");
 }
 
+/// As of a version that one host publishes; before anybody is told to use --snapshot.  Files of the
+/// layout are weights, or larger than small files are.
+void Uniter::require_weights() const {
+  if (parent_.layout == nullptr || !made_.layout->files().empty()) return;
+  const auto is_weights = [](const BlobRef& blob) { return !is_published(blob.path, {}); };
+  if (std::ranges::any_of(made_.blobs, is_weights)) return;
+  if (std::ranges::none_of(parent_.layout->files(), is_shard)) return;
+  refuse_union(fmt::format(
+      "there are no weights in any part (*.safetensors), and version {} has some: save "
+      "the whole checkpoint, or name its files of weights (--include GLOB), and publish "
+      "all parts with a new token (--run) or tag",
+      parts_.front().record.version - 1));
+}
+
 // ---- delta, snapshot ----
 
 void Uniter::choose_forms() {
@@ -241,9 +257,13 @@ void Uniter::check_indexes() const {
     }
   }
   const ShardIndexes indexes(std::move(files), false);
+  std::set<std::string_view> indexed;
   for (const BlobRef& blob : made_.blobs) {
-    if (is_shard_index(blob.path)) indexes.check(blob.path, read_blob_(blob), blob.path);
+    if (!is_shard_index(blob.path)) continue;
+    indexed.merge(indexes.check(blob.path, read_blob_(blob), blob.path));
   }
+  // An index that is made names what is there, and knows no better.
+  indexes.check_names(indexed, "the version");
 }
 
 /// Where a directory has shards of several parts and no index, loaders would find only one of them.

@@ -4,6 +4,9 @@
 //     a tensor's name   in one file of a directory
 //     an index          says where each tensor of the union is; is made where shards of several
 //                       parts have none
+//     shards            all are there of which one is, as those of a whole version
+//                       (store/format/shard_index.hpp)
+//     weights           there are some if the parent has safetensors files
 //     the parent        has the tensor table of the union, else there is no delta
 //
 // Threads: pure functions, but for what `read_blob` does.  Format: docs/FORMAT.md, "Parts".
@@ -47,8 +50,8 @@ struct UnionParent {
 };
 
 /// `parts`: all of a set, by number.
-/// Throws Error: invalid, naming file, tensor and parts; corrupt, not_found (an index); what
-/// `read_blob` throws.
+/// Throws Error: invalid, naming file, tensor and parts; corrupt (an index); not_found (a shard);
+/// what `read_blob` throws.
 PartUnion unite_parts(const std::vector<FoundPart>& parts, const UnionParent& parent,
                       const std::function<std::string(const BlobRef& blob)>& read_blob);
 

@@ -141,6 +141,8 @@ void Publisher::attempt(bool is_first) {
   if (is_first) {
     options_.wishes.rollback != 0 ? find_content() : scan();
     reached("scanned");
+  } else if (reader_) {
+    require_weights();  // this parent may have some
   }
   lap(options_.watch, &HandOverTiming::seal);
   code_and_upload();
@@ -227,7 +229,10 @@ void Publisher::find_content() {
 }
 
 void Publisher::scan() {
-  checkpoint_ = scan_checkpoint(options_.directory, options_.wishes.include);
+  // A release that did not look for missing shards may have sent it: then it must not be refused.
+  const bool may_exist = options_.may_exist_from != 0;
+  checkpoint_ = scan_checkpoint(options_.directory, options_.wishes.include,
+                                may_exist ? ScanScope::part : ScanScope::whole);
   require_weights();
   layout_ = Layout::from_checkpoint(checkpoint_);
   reader_.emplace(checkpoint_, *layout_);
@@ -240,6 +245,7 @@ void Publisher::scan() {
 /// What a saver of pickles writes, or one that was killed before its first shard.
 void Publisher::require_weights() const {
   if (!parent_ || checkpoint_.has_weights()) return;
+  if (options_.may_exist_from != 0) return;  // as in scan()
   const auto before = history_.layout(*parent_, context_);
   const auto is_weights = [](const LayoutFile& file) {
     return file.kind == LayoutFile::Kind::safetensors;
@@ -310,7 +316,8 @@ void Publisher::check_fence(std::uint64_t newest) const {
 }
 
 void Publisher::check_parent_in_bucket(const Context& context) {
-  if (parent_) check_is_in_bucket(*parent_, repository_, context);
+  if (parent_) return check_is_in_bucket(*parent_, repository_, context);
+  repository_.check_still_there(context);  // nothing else tells of one that was begun anew
 }
 
 // ---- the commit, and after it ----

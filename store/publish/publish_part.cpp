@@ -388,7 +388,11 @@ bool PartPublisher::code_and_upload() {
     reached("pack");
   };
   const auto ask = [&] {
-    if (parent_) check_is_in_bucket(*parent_, repository_, context);
+    if (parent_) {
+      check_is_in_bucket(*parent_, repository_, context);
+    } else {
+      repository_.check_still_there(context);
+    }
     upload_->put_blobs();
   };
   run_both(own, ask, code);

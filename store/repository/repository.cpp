@@ -388,9 +388,11 @@ std::optional<Version> Repository::find_version(std::uint64_t number, const Cont
   try {
     version.manifest_bytes = get_all(from, key, kManifestBytesMax, context);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) return std::nullopt;
-    throw;
+    if (error.code() != ErrorCode::not_found) throw;
+    last_answer_ = Clock::now();
+    return std::nullopt;
   }
+  last_answer_ = Clock::now();
   version.manifest = Manifest::parse(version.manifest_bytes, key);
   if (version.manifest.version != number) {
     throw corrupt(key, fmt::format("it says that it is version {}", version.manifest.version));

@@ -19,6 +19,7 @@
 // Threads: all calls may run in parallel.  Format: docs/FORMAT.md.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -136,6 +137,9 @@ class Repository {
   /// Throws Error: not_found (another_repository()); what reading the record throws.
   void check_still_there(const Context& context);
 
+  /// When a manifest was last asked for and there was an answer, as that there is none.
+  [[nodiscard]] Clock::time_point last_answer() const noexcept { return last_answer_; }
+
   /// Where the files of the version's snapshot lie: the bucket, or the Hub.
   /// Requires: the version has a snapshot.  Throws Error: as bucket(), hub().
   BucketReader& snapshot_reader(const Version& version, const Context& context);
@@ -218,6 +222,7 @@ class Repository {
   const BucketOptions options_;
   const Environment environment_;
   // Guards what follows, each of which is set once.
+  std::atomic<Clock::time_point> last_answer_{};
   mutable RankedMutex mutex_{LockRank::repository, "Repository::mutex_"};
   std::unique_ptr<Bucket> bucket_;  // null until it was reached
   std::unique_ptr<HubReader> hub_;  // null until it was needed

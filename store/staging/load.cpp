@@ -9,7 +9,9 @@
 //     a safetensors file with a hole           after a restart of the machine: marked, so that it
 //                                              is not handed over
 //
-// Repairs are written in one batch; if there is no room for it, the next process repeats them.
+// Repairs are written in one batch; if there is no room for it, the next process repeats them.  But
+// after a restart of the machine that process could not tell a file that lost its bytes from one
+// that is being written: the marks, and that they were made, go with the next change as well.
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -26,7 +28,6 @@
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
-#include "store/os/boot_id.hpp"
 #include "store/os/file.hpp"
 #include "store/os/holes.hpp"
 #include "store/staging/state.hpp"
@@ -228,11 +229,12 @@ void StagingLoader::drop_files_without_bytes() {
 // choose one late), or one that still counts as a hole, as SEEK_HOLE tells of extents that are
 // unwritten, where no page is dirty.  The header is there and right, so nothing else shows it.
 void StagingLoader::mark_holes() {
-  constexpr std::string_view kBootKey = "staging_boot";
-  const std::string boot = boot_id();
-  const auto before = state_.db.find(ColumnFamily::store, kBootKey);
+  const auto& boot = state_.options.boot;
+  if (!boot) return;
+  const auto before = state_.db.find(ColumnFamily::store, kStagingBootKey);
   if (before == boot) return;
-  repairs_.push_back({ColumnFamily::store, std::string(kBootKey), boot});
+  repairs_.push_back({ColumnFamily::store, std::string(kStagingBootKey), *boot});
+  state_.unrecorded_boot = boot;
   if (!before) return;  // a new store, or that of an older release
   std::vector<StagingId> marked;
   tree_.walk(kStagingRoot, [&](const std::string&, StagingId id, const StagingInode& inode) {
@@ -242,6 +244,7 @@ void StagingLoader::mark_holes() {
     StagingRecord& record = tree_.get(id).record;
     record.is_lost = true;
     repairs_.push_back({ColumnFamily::inodes, inode_key(id), encode(record)});
+    state_.unrecorded_lost.insert(id);
     log_warning(
         fmt::format("{} has holes, and the machine was restarted: its bytes may be lost, so it is "
                     "not handed over; save it again",
@@ -262,6 +265,8 @@ void StagingLoader::write() {
   if (repairs_.empty()) return;
   try {
     state_.db.write(repairs_, Durability::process);
+    state_.unrecorded_lost.clear();
+    state_.unrecorded_boot.reset();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(fmt::format("staging: repairs are not recorded yet: {}", error.what()));

@@ -21,7 +21,7 @@ struct StagingRecord {
   gid_t gid = 0;
   timespec atime{}, mtime{}, ctime{};  // of directories and symlinks
   std::string target;                  // of symlinks
-  bool is_lost = false;                // of a file: the disk did not take some of its bytes
+  bool is_lost = false;                // of a file: some of its bytes may not be on the disk
 };
 
 std::string inode_key(StagingId id);

@@ -46,6 +46,7 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/database/db.hpp"
+#include "store/os/boot_id.hpp"
 #include "store/os/file.hpp"
 #include "store/staging/types.hpp"
 
@@ -60,6 +61,9 @@ struct StagingOptions {
   mode_t mode = 0755;
   /// Whether make_room would have nothing to do.  Quick.  Empty: there is always room.
   std::function<bool(std::uint64_t bytes)> has_room = {};
+  /// This run of the machine.  nullopt: it is not known, so no file is taken for one that a restart
+  /// has cut.
+  std::optional<std::string> boot = find_boot_id();
 };
 
 class Staging {

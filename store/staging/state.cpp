@@ -387,10 +387,13 @@ void StagingChange::unlock() {
 }
 
 // First in the batch: what the change itself says of such a file counts.
-void StagingChange::add_lost_marks() {
-  if (state_.unrecorded_lost.empty()) return;
+void StagingChange::add_unrecorded() {
+  if (state_.unrecorded_lost.empty() && !state_.unrecorded_boot) return;
   if (!lock_.owns_lock()) lock_.lock();
   std::vector<Db::Change> marks;
+  if (const auto& boot = state_.unrecorded_boot) {
+    marks.push_back({ColumnFamily::store, std::string(kStagingBootKey), *boot});
+  }
   for (const StagingId id : state_.unrecorded_lost) {
     const StagingInode* const inode = state_.tree.find(id);
     if (inode == nullptr || inode->parent == 0) continue;
@@ -400,11 +403,14 @@ void StagingChange::add_lost_marks() {
 }
 
 std::vector<StagingId> StagingChange::write(Durability durability) {
-  add_lost_marks();
-  unlock();
-  if (!records_.empty()) state_.db.write(records_, durability);
-  state_.unrecorded_lost.clear();
-  lock_.lock();
+  if (!records_.empty()) {  // else it needs no room, and must not fail where there is none
+    add_unrecorded();
+    unlock();
+    state_.db.write(records_, durability);
+    state_.unrecorded_lost.clear();
+    state_.unrecorded_boot.reset();
+  }
+  if (!lock_.owns_lock()) lock_.lock();
   state_.records_written++;
   for (const auto& step : steps_) step();
   unlock();

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -24,6 +25,9 @@
 #include "store/staging/tree.hpp"
 
 namespace weightfs {
+
+/// The record of the run of the machine in which staging was last opened.
+inline constexpr std::string_view kStagingBootKey = "staging_boot";
 
 struct Staging::State {
   State(Db& db, std::filesystem::path directory, StagingOptions options);
@@ -81,6 +85,10 @@ struct Staging::State {
   RankedMutex changes{LockRank::staging_changes, "Staging::State::changes"};
   StagingId reserved_ids = kFirstStagingId;  // guarded by `changes`; as in the database
   std::set<StagingId> unrecorded_lost;       // guarded by `changes`; see set_lost()
+  // Guarded by `changes`: what belongs into the record of the run of the machine, which a full disk
+  // did not take.  Until it is there, the next process takes the machine for restarted, and what
+  // is being written for files that lost their bytes.
+  std::optional<std::string> unrecorded_boot;
 
   std::atomic<std::uint64_t> growing_bytes = 0;  // see GrowthPin
 
@@ -171,7 +179,7 @@ class StagingChange {
 
  private:
   void forget(StagingId id);
-  void add_lost_marks();
+  void add_unrecorded();
 
   Staging::State& state_;
   std::unique_lock<RankedMutex> order_, lock_;

@@ -86,7 +86,7 @@ void Poller::ask(const Context& context, bool can_wait) {
 void Poller::check_bucket(bool found, const Context& context) {
   const auto interval = follow_.poll.check_interval * (is_dense() ? 2 : 1);
   const bool is_due = failures_ > 0 || Clock::now() - checked_ >= interval;
-  if (beyond_ || (!found && !is_due)) return;
+  if (!found && !is_due) return;
   if (!found) history_.check_bucket(newest_, context);  // each version names its parent
   checked_ = Clock::now();
 }

@@ -138,7 +138,7 @@ class DiskFull(harness.MountTest):
             os.rename(mount.staging(name), mount.join("publish", name))
         self.assertEqual(raised.exception.errno, errno.EIO)
         said = harness.read_file(mount.join(".weightfs/last_error")).decode()
-        self.assertIn(f"the disk did not take some bytes of {FILE}", said)
+        self.assertIn(f"some bytes of {FILE} may be lost: the disk did not take", said)
 
     def test_what_a_mapping_stored_on_a_full_disk_is_not_published(self):
         """The kernel writes it when it is unmapped, and tells nobody whether it could."""

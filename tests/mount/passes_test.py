@@ -101,6 +101,8 @@ class Scenario(harness.MountTest):
             for shard in range(1, loaders.SHARDS):
                 os.unlink(os.path.join(folder, loaders.shard_name(shard)))
             os.unlink(os.path.join(folder, "model.safetensors.index.json"))
+            os.rename(os.path.join(folder, loaders.shard_name(0)),
+                      os.path.join(folder, "model.safetensors"))
         self.publish(folder, *options)
         if mount is not None:
             mount.wait_version(self.published)
@@ -118,7 +120,7 @@ def follows(period, command, rounds, one_file):
     version is there shows it."""
     def body(test):
         mount = test.begin(one_file=one_file)
-        path = mount.join("latest", loaders.shard_name(0))
+        path = mount.join("latest", "model.safetensors" if one_file else loaders.shard_name(0))
         script = ('while true; do read began rest < /proc/uptime; echo $began; '
                   f'{command} "$1" || exit 1; echo; sleep {period}; done')
         loop = subprocess.Popen(["sh", "-c", script, "sh", path], stdout=subprocess.PIPE,

@@ -4,7 +4,8 @@
 // the program of the store's tests has an fsync(2), fdatasync(2) and sync_file_range(2) of its own,
 // which ask the SyncWatch that lives.
 //
-// Threads: all calls may run in parallel.  One lives at a time.
+// Threads: all calls may run in parallel.  One lives at a time; whoever waits for a sync that it
+// holds must not be joined meanwhile.
 #pragma once
 
 #include <cerrno>
@@ -26,6 +27,17 @@ class SyncWatch {
   /// Whether this path has been synced since this lives.
   [[nodiscard]] bool has_seen(const std::string& path) const;
 
+  /// From now on each sync of something with this in its path waits, until release() or the end of
+  /// this.
+  void hold(std::string in_path);
+  void release();
+
+  /// Waits until a sync waits.
+  [[nodiscard]] bool is_reached();
+
+  /// Before each call: whether it has to wait.
+  [[nodiscard]] bool holds(const std::string& path);
+
   /// By each call.  `is_whole`: by fsync(2).  Returns: 0, or what it is to fail with.
   int note(int fd, bool is_whole);
 
@@ -34,6 +46,8 @@ class SyncWatch {
   const int error_;
   mutable std::mutex mutex_;
   std::set<std::string> seen_, told_;
+  std::string held_;         // guarded by the mutex of sync_watch.cpp, as is the next
+  bool is_reached_ = false;  // since hold()
 };
 
 }  // namespace weightfs::test

@@ -314,6 +314,21 @@ TEST_F(CheckpointTest, RefusesShardsWhoseSiblingsAreMissing) {
   refuse(ErrorCode::not_found, "sub/model-00001-of-00008.safetensors is missing");
 }
 
+/// Nobody knows whether its saver counts from 0.
+TEST_F(CheckpointTest, WhereTheFirstOrTheLastShardIsMissingNamesBoth) {
+  for (const char* number : {"1", "2", "3", "4"}) {
+    write(std::string("m-0000") + number + "-of-00005.safetensors", weights(number));
+  }
+  refuse(ErrorCode::not_found,
+         "m-00000-of-00005.safetensors or m-00005-of-00005.safetensors is missing");
+  stdfs::remove(dir_ / "m-00004-of-00005.safetensors");
+  refuse(ErrorCode::not_found, "m-00004-of-00005.safetensors is missing");
+  write("m-00000-of-00005.safetensors", weights("0"));
+  refuse(ErrorCode::not_found, "m-00004-of-00005.safetensors is missing");
+  write("m-00004-of-00005.safetensors", weights("4"));
+  EXPECT_EQ(scan().files.size(), 5U);
+}
+
 TEST_F(CheckpointTest, RefusesNewShardsBesideAnOldIndex) {
   write("model-00001-of-00002.safetensors", weights("x"));
   write("model-00002-of-00002.safetensors", weights("y"));

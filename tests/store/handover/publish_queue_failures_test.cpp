@@ -442,6 +442,32 @@ class AfterPowerCut : public PublishQueueTest {
 
   bool is_synced(std::uint64_t order) { return record_of(order).unsynced_boot.empty(); }
 
+  /// Tries that failed, of all hand-overs of this process.
+  std::uint64_t failures() {
+    std::uint64_t count = 0;
+    for (const auto& [code, times] : writer().queue.published().failures) count += times;
+    return count;
+  }
+
+  /// Counts in `synced_` the records of synced hand-overs whenever a manifest is about to be sent.
+  void count_synced() {
+    options_.at = [this](std::string_view point) {
+      if (point != "committing") return;
+      writer().store->db().scan(ColumnFamily::handovers, "",
+                                [this](std::string_view key, std::string_view value) {
+                                  const auto record = HandOverRecord::parse(key, value);
+                                  if (record.unsynced_boot.empty()) synced_++;
+                                });
+    };
+  }
+
+  /// Files of what may be a version, as if they had never been there.
+  void unlink(std::uint64_t order, const std::vector<std::string>& names) {
+    const StagingId directory = writer().get(order).directory;
+    writer().staging.allow_removal(directory);
+    for (const std::string& name : names) writer().staging.unlink(directory, name);
+  }
+
   /// Hands step-1 over; its manifest is sent, and arrives or not, and nobody learns of it.
   std::uint64_t hand_over_without_answer(bool arrives) {
     is_broken_ = true;
@@ -472,6 +498,7 @@ class AfterPowerCut : public PublishQueueTest {
   }
 
   std::atomic<bool> is_sent_{false};
+  std::atomic<int> synced_{0};
 };
 
 TEST_F(AfterPowerCut, WhatWasQueuedFailsAndSaysWhatToDo) {
@@ -685,20 +712,118 @@ TEST_F(AfterPowerCut, AConflictOfWhatTheDiskDoesNotTakeIsAFailure) {
   EXPECT_TRUE(writer().queue.rebase({}).retried.empty());
 }
 
-/// Its files may be written to from then on.
-TEST_F(AfterPowerCut, WhatIsTakenBackWhileItIsSyncedIsStaged) {
+/// It came too late for the try, and too early for the conflict.
+TEST_F(AfterPowerCut, ARebaseWhileAConflictIsSyncedIsNotForgotten) {
+  started();
+  publish_elsewhere(9);
+  SyncWatch watch;
+  watch.hold("/handover/");
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(watch.is_reached());
+  EXPECT_TRUE(writer().queue.rebase({}).retried.empty()) << "it is not in conflict yet";
+  watch.release();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 2u);
+  expect_version(2, checkpoint(1));
+}
+
+TEST_F(AfterPowerCut, WhatWasSyncedWithoutRoomToRecordItIsRecordedLater) {
+  space_ = [&] { return Space{free_, std::uint64_t{1} << 40}; };
   started();
   bucket_->fail_key("", ErrorCode::unavailable);
+  SyncWatch watch;
+  watch.hold("/handover/");
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(watch.is_reached());
+  ASSERT_EQ(failures(), 1u);
+  free_ = kRecordsFloorBytes - 1;
+  watch.release();
+  ASSERT_TRUE(eventually([&] { return failures() >= 2; }));
+  EXPECT_FALSE(is_synced(order));
+  free_ = std::uint64_t{1} << 40;
+  EXPECT_TRUE(eventually([&] { return is_synced(order); }));
+}
+
+/// It is run again at once.
+TEST_F(AfterPowerCut, ALostRaceSyncsNothing) {
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.is_manifest_put() && races_++ == 0) publish_elsewhere(9);
+  };
+  options_.rebase = true;
+  count_synced();
   const std::uint64_t first = hand_over(1), second = hand_over(2);
-  ASSERT_TRUE(eventually([&] { return is_synced(first) && is_synced(second); }));
-  writer().queue.take_back(writer().get(second).directory, kStagingRoot, "second");
-  writer().queue.take_back(writer().get(first).directory, kStagingRoot, "first");
-  EXPECT_EQ(writer().read(writer().find(kStagingRoot, "first").value()), checkpoint(1));
-  EXPECT_TRUE(eventually([&] { return !has_links(); }));
-  bucket_->heal();
-  writer().hand_over(writer().find(kStagingRoot, "second").value(), "again");
+  started();
   ASSERT_TRUE(writer().settles());
-  expect_version(1, checkpoint(2));
+  EXPECT_EQ(end_of(first).version, 2u);
+  EXPECT_EQ(end_of(second).version, 3u);
+  EXPECT_EQ(synced_, 0);
+}
+
+/// It fails each time, and those behind it do not wait for it.
+TEST_F(AfterPowerCut, ASearchForALostOneSyncsNothing) {
+  count_synced();
+  const std::uint64_t lost = hand_over_without_answer(false);
+  cut_power();
+  ASSERT_TRUE(eventually([&] { return !writer().get(lost).error.empty(); }));
+  writer().queue.stop();
+  synced_ = 0;  // it may have been tried twice before
+  const std::uint64_t first = hand_over(2), second = hand_over(3);
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(first).version, 1u);
+  EXPECT_EQ(end_of(second).version, 2u);
+  EXPECT_EQ(writer().get(lost).state, State::failed);
+  EXPECT_EQ(synced_, 0);
+}
+
+/// Its files may be written to from then on.
+TEST_F(AfterPowerCut, WhatIsTakenBackWhileItIsSyncedIsStaged) {
+  hand_over(1);
+  const std::uint64_t second = hand_over(2), third = hand_over(3);
+  restarted();  // so that links are made again to sync the files
+  const HandOverRecord before = record_of(third);
+  bucket_->fail_key("", ErrorCode::unavailable);
+  SyncWatch watch;
+  watch.hold("/handover/" + record_of(second).nonce);
+  writer().queue.start(0);
+  ASSERT_TRUE(watch.is_reached());
+  ASSERT_EQ(failures(), 1u);
+
+  writer().queue.take_back(before.directory, kStagingRoot, "back");
+  const StagingId back = writer().find(kStagingRoot, "back").value();
+  for (const StagedFile& file : writer().staging.list(back)) {
+    if (S_ISREG(file.type)) writer().staging.change(file.id, {.size_bytes = 0});
+  }
+  watch.release();
+  ASSERT_TRUE(eventually([&] { return failures() >= 2; }));
+  EXPECT_FALSE(writer().staging.find_lost(back));
+  EXPECT_FALSE(stdfs::exists(writer().store->path() / "handover" / before.nonce));
+  EXPECT_FALSE(writer().store->db().find(ColumnFamily::handovers, before.key()));
+}
+
+/// It waited for ever, and could not be taken back.
+TEST_F(AfterPowerCut, WhatAnEarlierReleaseSentWithoutAShardIsPublished) {
+  const std::uint64_t order = hand_over_without_answer(false);
+  unlink(order, {"model-00002-of-00002.safetensors", "model.safetensors.index.json"});
+  const Files files = writer().read(writer().get(order).directory);
+  restarted();
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  expect_version(1, files);
+}
+
+TEST_F(AfterPowerCut, WhatAnEarlierReleaseSentWithoutWeightsIsPublished) {
+  publish_elsewhere(9);
+  const std::uint64_t order = hand_over_without_answer(false);
+  unlink(order, {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                 "model.safetensors.index.json"});
+  const Files files = writer().read(writer().get(order).directory);
+  restarted();
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 2u);
+  expect_version(2, files);
 }
 
 /// It was tried again and again, and all behind it waited.

@@ -17,6 +17,7 @@
 #include "store/os/file.hpp"
 #include "store/os/lease.hpp"
 #include "tests/store/local/store_fixture.hpp"
+#include "tests/support/few_descriptors.hpp"
 #include "tests/support/no_leases.hpp"
 #include "tests/support/support.hpp"
 
@@ -91,7 +92,13 @@ TEST_F(RefusedLeasesTest, AFileThatHasNoneIsSaidUntilItIsGone) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   expect_words(refusal_of(pipe), {pipe.string(), "Invalid argument", "local file system"});
   fs::remove(pipe);
+  EXPECT_TRUE(nobody_reads_file(pipe, &refused_));
   EXPECT_EQ(refused_.text(), "");
+}
+
+TEST_F(RefusedLeasesTest, WantOfDescriptorsSaysNothingOfAFile) {
+  const test::FewDescriptors none;
+  EXPECT_EQ(refusal_of(file_), "");
 }
 
 TEST_F(RefusedLeasesTest, AFileThatCannotBeOpenedIsSaid) {

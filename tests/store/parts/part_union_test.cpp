@@ -117,6 +117,53 @@ TEST_F(PartUnionTest, ChecksTheIndexThatAPartBrings) {
   expect_refused({first_, second_}, {"d.safetensors", path}, ErrorCode::not_found);
 }
 
+/// Each rank has some of the shards; one was killed before it had written all of its own.
+TEST_F(PartUnionTest, RefusesShardsWhoseSiblingsAreInNoPart) {
+  const auto shards_of = [](unsigned part, const std::vector<std::string>& numbers) {
+    std::map<std::string, Tensors> files;
+    for (const std::string& number : numbers) {
+      files["model-0000" + number + "-of-00008.safetensors"] = {small_tensor("w" + number)};
+    }
+    return part_of(part, 2, files);
+  };
+  FoundPart one = shards_of(1, {"1", "2"}), two = shards_of(2, {"5", "6", "7", "8"});
+  FoundPart others = shards_of(2, {"3", "4", "5", "6", "7", "8"});
+  for (const bool is_first : {true, false}) {
+    if (is_first) parent_ = nullptr;
+    one.record.snapshot = two.record.snapshot = others.record.snapshot = true;
+    expect_refused({one, two}, {"model-00003-of-00008.safetensors is missing", "the version has"},
+                   ErrorCode::not_found);
+    EXPECT_EQ(unite({one, others}).indexes.size(), 1u);
+    parent_ = layout_of({{"a.safetensors", {small_tensor("a")}}});
+  }
+  add_blob(one, "model.safetensors.index.json",
+           R"({"weight_map":{"w1":"model-00001-of-00008.safetensors",
+                             "w2":"model-00002-of-00008.safetensors"}})");
+  expect_refused({one, two}, {"model-00003-of-00008.safetensors is missing"}, ErrorCode::not_found);
+  blobs_["model.safetensors.index.json"] =
+      R"({"weight_map":{"w1":"model-00001-of-00008.safetensors",
+                        "w2":"model-00002-of-00008.safetensors",
+                        "w5":"model-00005-of-00008.safetensors",
+                        "w6":"model-00006-of-00008.safetensors",
+                        "w7":"model-00007-of-00008.safetensors",
+                        "w8":"model-00008-of-00008.safetensors"}})";
+  EXPECT_EQ(unite({one, two}).layout->files().size(), 6u) << "the index needs no others";
+}
+
+TEST_F(PartUnionTest, WithoutWeightsTheyDoNotFollowAVersionThatHasSome) {
+  FoundPart one = part_of(1, 2, {}), two = part_of(2, 2, {});
+  one.record.snapshot = two.record.snapshot = true;
+  add_blob(one, "config.json", "{}");
+  expect_refused({one, two}, {"no weights in any part", "version 1 has some", "--run"});
+  add_blob(two, "adapter.bin", "x");  // by --include
+  EXPECT_EQ(unite({one, two}).blobs.size(), 2u);
+  two.record.blobs.clear();
+  parent_ = layout_of({});
+  EXPECT_EQ(unite({one, two}).blobs.size(), 1u) << "there are none to lose";
+  parent_ = nullptr;
+  EXPECT_EQ(unite({one, two}).blobs.size(), 1u);
+}
+
 TEST_F(PartUnionTest, MetadataAreThoseOfAllParts) {
   first_.record.meta = {{"a", "1"}, {"both", "x"}};
   second_.record.meta = {{"b", "2"}, {"both", "x"}};

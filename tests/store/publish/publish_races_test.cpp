@@ -43,6 +43,23 @@ TEST_F(PublishTest, LosesTheFirstVersionTooToAFasterPublisher) {
   EXPECT_EQ(read_on_a_fresh_host(1), read_tree(checkpoint(2)));
 }
 
+// Nothing that has no version yet says of which repository the bucket is.
+TEST_F(PublishTest, PublishesNoFirstVersionIntoABucketThatWasEmptiedOrBegunAnew) {
+  Host& host = publisher();
+  const std::string record = bucket_->find(keys::kRecord).value();
+  std::string another = record;
+  another.replace(another.find(host.repository->id()), host.repository->id().size(), 32, 'a');
+  bucket_->erase(keys::kRecord);
+  EXPECT_EQ(error_of([&] { host.publish(checkpoint(1)); }).code(), ErrorCode::not_found);
+  bucket_->replace(keys::kRecord, another);
+  const Error error = error_of([&] { host.publish(checkpoint(1)); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_NE(std::string(error.what()).find("another repository"), std::string::npos);
+  EXPECT_FALSE(bucket_->find(keys::manifest(1)));
+  bucket_->replace(keys::kRecord, record);
+  EXPECT_EQ(host.publish(checkpoint(1)).version, 1u);
+}
+
 TEST_F(PublishTest, GivesOneNumberToOneOfManyPublishersAtOnce) {
   constexpr int kPublishers = 6;
   publisher().publish(checkpoint(1));
@@ -120,6 +137,21 @@ TEST_F(PublishTest, RebasesAFirstVersionThatCameSecond) {
   EXPECT_EQ(result.version, 2u);
   EXPECT_FALSE(result.snapshot);
   EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(1)));
+  expect_sound();
+}
+
+/// It was scanned when the parent had none either.
+TEST_F(PublishTest, AVersionWithoutWeightsIsNotRebasedOntoOneThatHasSome) {
+  Host other = fresh_host();
+  PublishOptions options = options_of(directory_of({{"config.json", "{}"}, {"x.py", "code"}}));
+  options.wishes.rebase = true;
+  options.at = outrun(1, [&] { other.publish(checkpoint(1)); });
+  const Error error = error_of([&] { publisher().publish(options); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid);
+  EXPECT_NE(std::string(error.what()).find("version 1 has some; left out were x.py"),
+            std::string::npos)
+      << error.what();
+  EXPECT_FALSE(bucket_->find(keys::manifest(2)));
   expect_sound();
 }
 

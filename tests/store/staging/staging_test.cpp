@@ -752,6 +752,44 @@ TEST(Staging, AFileWithHolesIsLostOnceTheMachineWasRestarted) {
   EXPECT_FALSE(at.staging->find_lost(run)) << "it is saved again";
 }
 
+// Else a later process takes the machine for restarted while somebody saves.
+TEST(Staging, ARestartThatAFullDiskDidNotRecordIsRecordedWithTheNextChange) {
+  StagingFixture at;
+  const StagingId run = at.dir(kStagingRoot, "run");
+  const StagingId sparse = sparse_file(at, run, "a.safetensors");
+  if (!has_hole(File::open(at.bytes_of(sparse), O_RDONLY).fd())) {
+    GTEST_SKIP() << "the file system does not tell of holes";
+  }
+  at.db->write({{ColumnFamily::store, "staging_boot", "another run"}}, Durability::process);
+  at.free_bytes = kStagingTooLittle;
+  at.reopen();
+  EXPECT_EQ(at.staging->find_lost(run), "a.safetensors");
+  EXPECT_EQ(at.db->find(ColumnFamily::store, "staging_boot"), "another run");
+  EXPECT_EQ(errno_of([&] { at.dir(kStagingRoot, "saved"); }), ENOSPC);
+
+  at.free_bytes = kStagingPlenty;
+  const StagingId saved = at.dir(kStagingRoot, "saved");
+  sparse_file(at, saved, "a.safetensors");  // of a saver that has set the size
+  at.reopen();
+  EXPECT_FALSE(at.staging->find_lost(saved));
+  EXPECT_EQ(at.staging->find_lost(run), "a.safetensors");
+}
+
+// As where a container hides it.
+TEST(Staging, WhereNobodyKnowsOfARestartNoFileIsLost) {
+  StagingFixture at;
+  sparse_file(at, kStagingRoot, "a.safetensors");
+  for (const char* before : {"another run", "one more"}) {
+    at.db->write({{ColumnFamily::store, "staging_boot", before}}, Durability::process);
+    at.staging.reset();
+    StagingOptions options;
+    options.boot = std::nullopt;
+    at.staging = std::make_unique<Staging>(*at.db, at.directory(), std::move(options));
+    EXPECT_FALSE(at.staging->find_lost(kStagingRoot));
+    EXPECT_EQ(at.db->find(ColumnFamily::store, "staging_boot"), before);
+  }
+}
+
 TEST(Staging, AStoreOfAnOlderReleaseLosesNoSparseFiles) {
   StagingFixture at;
   sparse_file(at, kStagingRoot, "a.safetensors");

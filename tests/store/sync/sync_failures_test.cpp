@@ -214,7 +214,12 @@ TEST_F(SyncTest, ABucketThatWasEmptiedOrBegunAnewIsNotTakenForOneWithoutNews) {
   EXPECT_GT(status.offline_since, 0);
   expect_names(status.error, other + ", expected " + publisher_.repository->id());
   expect_latest(*on, 2);
+  // Also once the new one has a version with the next number.
+  bucket_->replace(keys::manifest(3), before.at(keys::manifest(2)));
+  for (int poll = 0; poll < 2; poll++) expect_names(round_error(*on).what(), "another repository");
+  EXPECT_GT(on->sync.status().offline_since, 0);
 
+  bucket_->erase(keys::manifest(3));
   for (const auto& [key, bytes] : before) bucket_->replace(key, bytes);
   on->sync.run_once({});
   EXPECT_EQ(on->sync.status().state, SyncState::current);
