@@ -35,6 +35,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/os/file.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -178,9 +179,7 @@ struct ControlServer::State {
     for (int i = 0; i < kAcceptsMax; i++) {
       File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-          accept_at = Clock::now() + kAcceptPause;
-        }
+        if (is_want_of_resources(errno)) accept_at = Clock::now() + kAcceptPause;
         if (errno != ECONNABORTED && errno != EINTR) return;
         continue;
       }

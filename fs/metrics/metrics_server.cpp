@@ -31,6 +31,7 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/os/file.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -213,9 +214,7 @@ struct MetricsServer::State {
     for (std::size_t i = 0; i < kMetricsAcceptsMax; i++) {
       File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-          accept_at = Clock::now() + kMetricsAcceptPause;
-        }
+        if (is_want_of_resources(errno)) accept_at = Clock::now() + kMetricsAcceptPause;
         if (errno != ECONNABORTED && errno != EINTR) return;
         continue;
       }

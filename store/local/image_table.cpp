@@ -36,11 +36,6 @@ std::optional<std::uint64_t> version_of_name(const std::string& name) {
   return version;
 }
 
-bool is_want_of_resources(const std::error_code& error) {
-  return error == std::errc::too_many_files_open ||
-         error == std::errc::too_many_files_open_in_system || error == std::errc::not_enough_memory;
-}
-
 /// A file below a directory that may not have the bytes that were synced.  In a copy of a store
 /// that was in use, files may be only half written though their records say that they are whole.
 std::optional<fs::path> find_written_to(const fs::path& directory) {
@@ -587,7 +582,7 @@ std::uint64_t ImageTable::bytes_of(const std::vector<std::uint64_t>& versions,
     }
     // A sum that is too small would be taken for room.  What leaves meanwhile is gone, and what the
     // disk does not tell any more holds up no other version.
-    if (is_want_of_resources(error)) {
+    if (is_want_of_resources(error.value())) {
       throw_errno(error.value(), "measure " + directory.string());
     }
   }

@@ -56,6 +56,12 @@ void fsync_directory(const std::filesystem::path& path);
 /// waits for less.  Only a wish: what fails is told by fsync_file().
 void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
 
+/// Whether a call failed for want of descriptors or memory: that passes, and says nothing of what
+/// it was about.
+constexpr bool is_want_of_resources(int error) noexcept {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
 /// Whether this errno of a sync says that the disk did not take some bytes.  Block layers have many
 /// for that (ENODATA, ENOLINK, EREMOTEIO ...), and the kernel tells each of them as it is, once. So
 /// it is every one but those that say that this file, or file system, cannot be asked.

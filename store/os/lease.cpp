@@ -79,11 +79,6 @@ std::string why_refused(int error) {
   return why;
 }
 
-/// What passes, and says nothing of the file.
-bool is_want_of_resources(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOMEM || error == EINTR;
-}
-
 /// Why nobody can tell who reads a file; empty: it is known.
 std::string why_unknown(bool is_open, int error) {
   const bool is_known = error == 0 || error == EAGAIN || error == ETXTBSY;  // the last: it runs
@@ -98,7 +93,7 @@ bool nobody_reads_file(const std::filesystem::path& path, RefusedLeases* refused
   const File file = open_for_lease(path);
   int error = file ? ask_for_readers(file.fd()) : errno;
   if (!file && error == ENOENT) error = 0;
-  if (refused_leases != nullptr && !is_want_of_resources(error)) {
+  if (refused_leases != nullptr && !is_want_of_resources(error) && error != EINTR) {
     refused_leases->note(path, why_unknown(static_cast<bool>(file), error));
   }
   return error == 0;

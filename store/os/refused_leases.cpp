@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -10,10 +9,6 @@
 
 namespace weightfs {
 namespace {
-
-/// The file may go without having been asked for again.  Nobody looks whether it has: its file
-/// system may hang, and status must not.  While versions come, it is asked for again with each.
-constexpr std::chrono::hours kRefusalStands{1};
 
 std::string refusal_text(const std::filesystem::path& file, const std::string& why) {
   return fmt::format("old versions cannot be removed, as nobody can tell who reads {}: {}",
@@ -38,7 +33,9 @@ void RefusedLeases::note(const std::filesystem::path& file, const std::string& w
 
 std::string RefusedLeases::text() const {
   const std::lock_guard lock(mutex_);
-  const bool stands = !why_.empty() && Clock::now() - noted_ < kRefusalStands;
+  // The file may go without having been asked for again.  Nobody looks whether it has: its file
+  // system may hang, and status must not.  While versions come, it is asked for again with each.
+  const bool stands = !why_.empty() && Clock::now() - noted_ < stands_;
   return stands ? refusal_text(file_, why_) : "";
 }
 

@@ -5,6 +5,7 @@
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -15,6 +16,10 @@ namespace weightfs {
 
 class RefusedLeases {
  public:
+  /// `stands`: how long a refusal counts that was not repeated.
+  explicit RefusedLeases(Clock::duration stands = std::chrono::hours(1)) noexcept
+      : stands_(stands) {}
+
   /// A file was asked for.  `why`: the kernel did not tell who reads it; empty: it did.
   void note(const std::filesystem::path& file, const std::string& why);
 
@@ -22,6 +27,7 @@ class RefusedLeases {
   [[nodiscard]] std::string text() const;
 
  private:
+  const Clock::duration stands_;
   mutable RankedMutex mutex_{LockRank::leaf, "RefusedLeases::mutex_"};  // guards what follows
   std::filesystem::path file_;                                          // the last one
   std::string why_;                                                     // empty: none

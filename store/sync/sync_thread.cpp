@@ -140,7 +140,10 @@ bool Sync::State::is_filling_first() const {
 }
 
 void Sync::State::poll(const Context& context, bool can_wait) {
-  change([&] { polling_since = Clock::now(); });
+  {
+    const std::lock_guard lock(mutex);
+    polling_since = Clock::now();  // nobody waits for it
+  }
   try {
     poller.poll(context, can_wait);
   } catch (const Error& error) {

@@ -60,6 +60,11 @@ inline std::shared_ptr<MemoryBucket> make_memory_repository() {
   return bucket;
 }
 
+/// The record of a repository that was begun anew where that of `id` was: its id is of letters a.
+inline std::string record_of_another(std::string record, const std::string& id) {
+  return record.replace(record.find(id), id.size(), id.size(), 'a');
+}
+
 /// No minimum of free space: the test machine may be nearly full.
 inline constexpr StoreLimits kNoFloor{std::nullopt, 0};
 

@@ -96,6 +96,14 @@ TEST_F(RefusedLeasesTest, AFileThatHasNoneIsSaidUntilItIsGone) {
   EXPECT_EQ(refused_.text(), "");
 }
 
+TEST_F(RefusedLeasesTest, WhatIsNotAskedForAgainIsNotSaidForEver) {
+  const fs::path pipe = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  RefusedLeases soon(Clock::duration::zero());
+  EXPECT_FALSE(nobody_reads_file(pipe, &soon));
+  EXPECT_EQ(soon.text(), "");
+}
+
 TEST_F(RefusedLeasesTest, WantOfDescriptorsSaysNothingOfAFile) {
   const test::FewDescriptors none;
   EXPECT_EQ(refusal_of(file_), "");

@@ -277,6 +277,13 @@ TEST_F(PublishPartTest, AVersionThatComesDuringTheLastLookIsFound) {
 
 // ---- the same part again ----
 
+TEST_F(PublishPartTest, NoPartOfAFirstVersionGoesIntoABucketThatWasBegunAnew) {
+  const std::string record = bucket_->find(keys::kRecord).value();
+  bucket_->replace(keys::kRecord, record_of_another(record, host(1).repository->id()));
+  EXPECT_EQ(code_of([&] { publish(1, 1); }), ErrorCode::not_found);
+  EXPECT_FALSE(bucket_->find(keys::manifest(1)));
+}
+
 TEST_F(PublishPartTest, APartThatIsThereIsNotUploadedAgain) {
   publish(1, 1);
   const std::size_t objects = bucket_->objects().size();

@@ -47,11 +47,9 @@ TEST_F(PublishTest, LosesTheFirstVersionTooToAFasterPublisher) {
 TEST_F(PublishTest, PublishesNoFirstVersionIntoABucketThatWasEmptiedOrBegunAnew) {
   Host& host = publisher();
   const std::string record = bucket_->find(keys::kRecord).value();
-  std::string another = record;
-  another.replace(another.find(host.repository->id()), host.repository->id().size(), 32, 'a');
   bucket_->erase(keys::kRecord);
   EXPECT_EQ(error_of([&] { host.publish(checkpoint(1)); }).code(), ErrorCode::not_found);
-  bucket_->replace(keys::kRecord, another);
+  bucket_->replace(keys::kRecord, record_of_another(record, host.repository->id()));
   const Error error = error_of([&] { host.publish(checkpoint(1)); });
   EXPECT_EQ(error.code(), ErrorCode::not_found);
   EXPECT_NE(std::string(error.what()).find("another repository"), std::string::npos);

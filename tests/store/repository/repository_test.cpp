@@ -175,6 +175,21 @@ TEST(Repository, CommitsAndFindsVersions) {
   }
 }
 
+TEST(Repository, KnowsWhenAManifestWasLastAnswered) {
+  RepositoryFixture at;
+  EXPECT_EQ(at.repository->last_answer(), Clock::time_point{});
+  EXPECT_FALSE(at.repository->find_version(1, {}));
+  const auto none = at.repository->last_answer();
+  EXPECT_GT(none, Clock::time_point{});
+  commit_versions(*at.repository, 1);
+  EXPECT_TRUE(at.repository->find_version(1, {}));
+  const auto found = at.repository->last_answer();
+  EXPECT_GT(found, none);
+  at.bucket->fail_key("", ErrorCode::unavailable);
+  EXPECT_EQ(code_of([&] { at.repository->find_version(1, {}); }), ErrorCode::unavailable);
+  EXPECT_EQ(at.repository->last_answer(), found);
+}
+
 TEST(Repository, TheSecondCommitOfANumberIsAConflict) {
   RepositoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);

@@ -189,11 +189,6 @@ SyncOptions checking_always() {
   return options;
 }
 
-std::string record_of(const std::string& id) {
-  return R"({"created":1790000000,"format":1,"id":")" + id +
-         R"(","public_keys":[],"required_features":[]})";
-}
-
 // Its next version was missing, as in one without news, until the new run had come so far.
 TEST_F(SyncTest, ABucketThatWasEmptiedOrBegunAnewIsNotTakenForOneWithoutNews) {
   publish(1);
@@ -206,13 +201,14 @@ TEST_F(SyncTest, ABucketThatWasEmptiedOrBegunAnewIsNotTakenForOneWithoutNews) {
   for (const auto& [key, bytes] : before) bucket_->erase(key);
   EXPECT_EQ(round_error(*on).code(), ErrorCode::not_found);
   expect_names(on->sync.status().error, "no repository at memory:///bucket any more");
-  const std::string other(32, 'a');
-  bucket_->replace(keys::kRecord, record_of(other));
+  const std::string& id = publisher_.repository->id();
+  const std::string other(id.size(), 'a');
+  bucket_->replace(keys::kRecord, record_of_another(before.find(keys::kRecord)->second, id));
   EXPECT_EQ(round_error(*on).code(), ErrorCode::not_found);
   const SyncStatus status = on->sync.status();
   EXPECT_EQ(status.state, SyncState::waiting);
   EXPECT_GT(status.offline_since, 0);
-  expect_names(status.error, other + ", expected " + publisher_.repository->id());
+  expect_names(status.error, other + ", expected " + id);
   expect_latest(*on, 2);
   // Also once the new one has a version with the next number.
   bucket_->replace(keys::manifest(3), before.at(keys::manifest(2)));
@@ -237,7 +233,7 @@ TEST_F(SyncTest, ABucketThatIsBackIsCheckedAtOnce) {
   EXPECT_EQ(round_error(*on).code(), ErrorCode::unavailable);
   bucket_->heal();
   const std::string mine = bucket_->find(keys::kRecord).value();
-  bucket_->replace(keys::kRecord, record_of(std::string(32, 'a')));
+  bucket_->replace(keys::kRecord, record_of_another(mine, publisher_.repository->id()));
   for (int poll = 0; poll < 2; poll++) expect_names(round_error(*on).what(), "another repository");
   bucket_->replace(keys::kRecord, mine);
   on->sync.run_once({});
