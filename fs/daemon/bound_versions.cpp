@@ -42,6 +42,7 @@ void set_attributes(const CatalogEntry& entry, const std::filesystem::path& path
   if ((found.st_mode & 07777) != mode && ::fchmod(file.fd(), mode) != 0)
     throw_errno(errno, "set the mode of " + path.string());
   if (!is_own(entry, found) || (found.st_mtim.tv_sec == time && found.st_mtim.tv_nsec == 0)) return;
+  if (!entry.is_directory && was_written_to(found)) return;  // its time is what tells that
   const timespec times[2] = {{time, 0}, {time, 0}};
   if (::futimens(file.fd(), times) != 0) throw_errno(errno, "set the time of " + path.string());
 }

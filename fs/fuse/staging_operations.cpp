@@ -192,10 +192,12 @@ void note_lost_store(const Server& server, StagingId id, const std::exception& w
     Staging& staging = *server.options.writing.staging;
     if (staging.is_lost(id)) return;  // told before
     staging.note_lost_file(id);
+    const std::string path = staging.path_of(id);
+    if (path.empty()) return;  // unlinked: nobody can hand it over
     log_error(
         fmt::format("{}: some of what was stored through a mapping was not written ({}); it cannot "
                     "be handed over until it is removed and saved again",
-                    escape_name(staging.path_of(id)), why.what()));
+                    escape_name(path), why.what()));
   } catch (const std::exception& error) {
     log_caught("noting that bytes of a staged file are lost", error);
   }

@@ -243,7 +243,7 @@ std::uint64_t Checkpoint::size_bytes() const noexcept {
 
 bool Checkpoint::has_weights() const {
   return std::ranges::any_of(files, [](const CheckpointFile& file) {
-    return file.kind != CheckpointFile::Kind::blob || !is_published(file.path, {});
+    return file.kind == CheckpointFile::Kind::safetensors || !is_published(file.path, {});
   });
 }
 

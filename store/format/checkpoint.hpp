@@ -57,7 +57,8 @@ struct Checkpoint {
   bool is_linked_meanwhile = false;      // the files get hard links: ctime is not compared
 
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of `files`
-  /// Whether there is a safetensors file, a large one, or one that only --include publishes.
+  /// Whether there is a safetensors file, or one that only --include publishes.  Not whether one is
+  /// large: a tokenizer.json may have 33 MB.
   [[nodiscard]] bool has_weights() const;
   [[nodiscard]] std::string unpublished_text() const;  // the first of them, for a message
 };

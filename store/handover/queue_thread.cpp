@@ -540,7 +540,7 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error, bool is_fi
   if (has_moved(item)) return;  // retried at once
   const bool rebases = item.record.wishes.rebase || options.rebase;
   if (!rebases) return end_in_conflict(item, conflict_of(item));
-  if (++item.lost_races == kRebaseTries) return end_in_conflict(item, lost_races_of(item));
+  if (++item.lost_races >= kRebaseTries) return end_in_conflict(item, lost_races_of(item));
   wait(item, "another writer published first; coding again on top of that version", error.code());
 }
 

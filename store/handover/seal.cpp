@@ -219,18 +219,28 @@ void check_links(const stdfs::path& tree, const std::vector<std::string>& includ
   as_shown(tree, shown, [&] { static_cast<void>(scan_checkpoint(tree, include, scope)); });
 }
 
+namespace {
+
+/// A queue that is to end waits for a slice at most.
+void sync_file(const stdfs::path& path, const Context& context) {
+  const auto goes_on = [&] {
+    context.check("syncing the files that were handed over");
+    return true;
+  };
+  const File file = File::open(path, O_RDONLY);
+  try {
+    static_cast<void>(sync_in_slices(file.fd(), path, goes_on));
+  } catch (const LostWrite& lost) {
+    throw_lost(lost.what());
+  }
+}
+
+}  // namespace
+
 void sync_links(const stdfs::path& tree, const stdfs::path& backing, std::string_view shown,
                 const Context& context) {
-  const auto sync = [&](const stdfs::path& path) {
-    context.check("syncing the files that were handed over");
-    const File file = File::open(path, O_RDONLY);
-    try {
-      fsync_file(file.fd(), path);
-    } catch (const Error& error) {
-      throw_lost(error.what());
-    }
-  };
-  as_shown(tree, shown, [&] { for_each_file(tree, sync); });
+  as_shown(tree, shown,
+           [&] { for_each_file(tree, [&](const auto& path) { sync_file(path, context); }); });
   fsync_directory(backing);
 }
 

@@ -62,7 +62,8 @@ void check_links(const std::filesystem::path& tree, const std::vector<std::strin
 
 /// Syncs the bytes of all files of the tree, and their names in `backing`, to disk.  `shown`: as
 /// above.
-/// Throws Error: corrupt if the disk failed to store them (they may be lost); cancelled, io.
+/// Throws Error: corrupt if the disk failed to store them (they may be lost); cancelled, between
+/// two slices; io, no_memory: they could not all be synced, and may be once more.
 void sync_links(const std::filesystem::path& tree, const std::filesystem::path& backing,
                 std::string_view shown, const Context& context);
 

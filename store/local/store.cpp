@@ -70,6 +70,20 @@ void drop_if_rotten(Db& db, ColumnFamily family, std::string_view what) {
   }
 }
 
+/// The marker was checked, but it may have been written by hand.  Nothing of another repository is
+/// ever cleared: its hand-overs and staged files have their names in these records.
+void require_repository(const Db& db, const fs::path& path, const StoreMarker& marker) {
+  const auto found = db.find(ColumnFamily::store, "repository");
+  if (!found) throw Error(ErrorCode::corrupt, "its records name no repository");
+  if (*found == marker.repository) return;
+  throw Error(ErrorCode::invalid,
+              fmt::format("the records of the store {} are of repository {} ({}), not of {} ({}): "
+                          "use another --store",
+                          path.string(), *found,
+                          db.find(ColumnFamily::store, "url").value_or("URL unknown"),
+                          marker.repository, marker.url));
+}
+
 // Makes the directories and opens the database, or creates it.
 std::unique_ptr<Db> open_db(const StoreDirectory& directory, const StoreMarker& marker,
                             const std::function<Space()>& space) {
@@ -83,9 +97,10 @@ std::unique_ptr<Db> open_db(const StoreDirectory& directory, const StoreMarker& 
     db->write({{ColumnFamily::store, "format", marker.format},
                {ColumnFamily::store, "repository", marker.repository},
                {ColumnFamily::store, "url", marker.url}});
-  } else if (format != marker.format ||
-             db->find(ColumnFamily::store, "repository") != marker.repository) {
-    throw Error(ErrorCode::corrupt, "its records are of another format or repository");
+  } else {
+    require_repository(*db, path, marker);
+    if (format != marker.format)
+      throw Error(ErrorCode::corrupt, "its records are of another format");
   }
   drop_if_rotten(*db, ColumnFamily::manifests, "manifests");
   drop_if_rotten(*db, ColumnFamily::layouts, "layouts");

@@ -192,9 +192,8 @@ void StoreDirectory::check_marker(std::string_view repository, std::string_view 
       static_cast<void>(read_file(marker_path(path_), kMarkerBytesMax));  // or throws why not
       throw Error(ErrorCode::invalid,
                   fmt::format("{} is not the marker of a weightfs store; if {} was one, write its "
-                              "three lines again: \"{}{}\", \"{}\", \"{}\" (or move staging/ away, "
-                              "which has what trainers saved and is not published yet, and remove "
-                              "the rest, which is only a cache); else choose another --store",
+                              "three lines again: \"{}{}\", \"{}\", \"{}\"; else choose another "
+                              "--store",
                               marker_path(path_).string(), path_.string(), kMarkerTitle,
                               kStoreFormat, repository, url));
     }

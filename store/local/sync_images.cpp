@@ -23,8 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kSliceBytes = 16u << 20;  // how soon it can stop
-
 /// What lies below a directory, it and its parent too: files first, then directories, deepest
 /// first.
 struct Tree {
@@ -48,22 +46,16 @@ void mark_lost(const File& file) {
   static_cast<void>(::futimens(file.fd(), times));
 }
 
-/// What the disk said.  Any other error says nothing of the file.
-class DiskError : public Error {
- public:
-  using Error::Error;
-};
-
 [[noreturn]] void throw_lost(const fs::path& path, std::string_view why) {
-  throw DiskError(ErrorCode::io, fmt::format("the disk did not take {}: {}", path.string(), why));
+  throw LostWrite(ErrorCode::io, fmt::format("the disk did not take {}: {}", path.string(), why));
 }
 
 void sync_directory(const fs::path& path) {
   const File directory = File::open(path, O_RDONLY | O_DIRECTORY);
   try {
     fsync_file(directory.fd(), path);
-  } catch (const Error& error) {
-    throw_lost(path, error.what());
+  } catch (const LostWrite& lost) {
+    throw_lost(path, lost.what());
   }
 }
 
@@ -73,28 +65,18 @@ bool sync_file(const fs::path& path, const std::function<bool()>& is_stopped) {
   struct stat found {};
   if (::fstat(file.fd(), &found) != 0) throw_errno(errno, "stat " + path.string());
   if (is_marked_lost(found)) throw_lost(path, "which was found before");
-  const auto or_lost = [&](const auto& write) {
-    try {
-      write();
-    } catch (const Error& error) {
-      mark_lost(file);
-      throw_lost(path, error.what());
-    }
-  };
-  const auto size = static_cast<std::uint64_t>(found.st_size);
-  for (std::uint64_t at = 0; at < size; at += kSliceBytes) {
-    if (is_stopped && is_stopped()) return false;
-    or_lost([&] { write_back(file.fd(), at, kSliceBytes, path); });
+  try {
+    return sync_in_slices(file.fd(), path, [&] { return !is_stopped || !is_stopped(); });
+  } catch (const LostWrite& lost) {
+    mark_lost(file);
+    throw_lost(path, lost.what());
   }
-  if (is_stopped && is_stopped()) return false;
-  or_lost([&] { fsync_file(file.fd(), path); });
-  return true;
 }
 
 /// Whether a version with this error is not what was made.  That the host has no descriptors or no
 /// memory says nothing of it.
 bool is_loss(const std::exception& cause) {
-  if (dynamic_cast<const DiskError*>(&cause) != nullptr) return true;
+  if (dynamic_cast<const LostWrite*>(&cause) != nullptr) return true;
   if (const auto* error = dynamic_cast<const Error*>(&cause))
     return error->code() == ErrorCode::not_found;
   const auto* error = dynamic_cast<const fs::filesystem_error*>(&cause);

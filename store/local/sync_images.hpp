@@ -40,7 +40,8 @@ SyncedImages sync_images(ImageTable& images, std::uint64_t version,
 void sync_all_images(ImageTable& images, const std::function<bool()>& is_stopped = {});
 
 /// Syncs one image, as above: for who gives it a name that must be durable at once.
-/// Throws Error: io; as Context::check(), which is asked between two slices.
+/// Throws LostWrite: the disk did not take it; Error: as fsync_file(), and as Context::check(),
+/// which is asked between two slices.
 void sync_image(const std::filesystem::path& path, const Context& context);
 
 }  // namespace weightfs

@@ -124,17 +124,32 @@ class ImageChecker {
   const FileSet absent_;
 };
 
+/// What keeps it from being sealed says nothing of its bytes: it is checked at the next start
+/// again.
+void seal_again(const ImageChecker& checker, std::uint64_t number, const Context& context) {
+  try {
+    checker.seal_again(context);
+  } catch (const LostWrite&) {
+    throw;
+  } catch (const Error& error) {
+    context.check("checking images");
+    log_warning(
+        fmt::format("version {} is right, but will be checked again: {}", number, error.what()));
+  }
+}
+
 void check_version(Store& store, History& history, std::uint64_t number, const Context& context,
                    const Progress& progress) {
   const Context asking = context.within(kUnkeptRecordTime);
   const auto version = history.get(number, asking);
   const auto layout = history.layout(*version, asking);
   // Before, not after: of a large model it takes minutes, and nothing is shown meanwhile.
-  log_info(fmt::format("checking version {} ({}), which was not synced to disk yet", number,
-                       human_bytes(layout->size_bytes())));
+  log_info(
+      fmt::format("checking version {} ({}), which was not synced to disk or was written to since",
+                  number, human_bytes(layout->size_bytes())));
   const ImageChecker checker(store, *version, *layout);
   checker.run(context, progress);
-  checker.seal_again(context);
+  seal_again(checker, number, context);
 }
 
 }  // namespace
@@ -146,16 +161,16 @@ void check_images(Store& store, History& history, const Context& context,
     try {
       check_version(store, history, number, context, progress);
       store.images().accept_unchecked(number);
-      log_info(
-          fmt::format("version {} was not synced to disk yet; every byte of it is right", number));
+      log_info(fmt::format(
+          "version {} was not synced to disk or was written to since; every byte of it is right",
+          number));
     } catch (const Error& error) {
       context.check("checking images");
       const bool is_unknown = error.code() == ErrorCode::unavailable ||
                               error.code() == ErrorCode::timed_out ||
                               error.code() == ErrorCode::no_memory;
       log_warning(fmt::format(
-          "version {} was not synced to disk before this host or weightfs stopped, and {}: {}; it "
-          "is rebuilt",
+          "version {} was not synced to disk or was written to since, and {}: {}; it is rebuilt",
           number, is_unknown ? "cannot be checked" : "is damaged", error.what()));
       if (!is_unknown) store.images().remove_images(number);
     }

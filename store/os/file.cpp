@@ -69,8 +69,20 @@ void write_at(int fd, std::uint64_t offset_bytes, std::span<const std::byte> fro
   }
 }
 
+namespace {
+
+[[noreturn]] void throw_lost_write(int error, const std::string& what) {
+  throw LostWrite(code_of_errno(error), describe_errno(error, what));
+}
+
+}  // namespace
+
 void fsync_file(int fd, const std::filesystem::path& path) {
-  if (::fsync(fd) != 0) throw_errno(errno, "fsync " + path.string());
+  if (::fsync(fd) == 0) return;
+  const int error = errno;
+  const std::string what = "fsync " + path.string();
+  if (is_lost_write(error)) throw_lost_write(error, what);
+  throw_errno(error, what);
 }
 
 void fsync_directory(const std::filesystem::path& path) {
@@ -92,7 +104,22 @@ void write_back(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes,
                                        static_cast<off64_t>(size_bytes), kWriteAndWait);
   // Any other error: there is no such call here, and fsync alone does it.
   if (failed != 0 && is_lost_write(errno))
-    throw_errno(errno, "write " + path.string() + " to the disk");
+    throw_lost_write(errno, "write " + path.string() + " to the disk");
+}
+
+bool sync_in_slices(int fd, const std::filesystem::path& path,
+                    const std::function<bool()>& goes_on) {
+  constexpr std::uint64_t kSliceBytes = 16u << 20;  // how soon it can end
+  struct stat found {};
+  if (::fstat(fd, &found) != 0) throw_errno(errno, "stat " + path.string());
+  const auto size = static_cast<std::uint64_t>(found.st_size);
+  for (std::uint64_t at = 0; at < size; at += kSliceBytes) {
+    if (!goes_on()) return false;
+    write_back(fd, at, kSliceBytes, path);
+  }
+  if (!goes_on()) return false;
+  fsync_file(fd, path);
+  return true;
 }
 
 void make_directories(const std::filesystem::path& path, unsigned mode) {

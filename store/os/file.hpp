@@ -8,11 +8,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "store/base/error.hpp"
 #include "store/base/source.hpp"
 
 namespace weightfs {
@@ -48,7 +50,14 @@ class File {
 void write_at(int fd, std::uint64_t offset_bytes, std::span<const std::byte> from,
               const std::filesystem::path& path);
 
-/// fsync(2) of a file or directory.  A failure is final: never retried, the file must be dropped.
+/// The disk did not take bytes of a file; see is_lost_write().
+class LostWrite : public Error {
+ public:
+  using Error::Error;
+};
+
+/// fsync(2) of a file or directory.
+/// Throws LostWrite: final, never retried, the file must be dropped; Error: it could not be asked.
 void fsync_file(int fd, const std::filesystem::path& path);
 void fsync_directory(const std::filesystem::path& path);
 
@@ -85,9 +94,15 @@ constexpr bool is_lost_write(int error) noexcept {
 /// Writes these bytes to the disk and waits, where there is such a call: a file that is written so
 /// in slices bounds what waits for the disk, and may be stopped between two.  What is told here is
 /// not told again by fsync_file(), which must follow: names and sizes are not written.
-/// Throws Error: no_space, io (final, as for fsync_file()).
+/// Throws LostWrite.
 void write_back(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes,
                 const std::filesystem::path& path);
+
+/// fsync_file() of what may be large, in slices: `goes_on` is called before each of them, and ends
+/// it by false or by what it throws. Returns: whether all is on the disk. Throws Error: as
+/// fsync_file().
+[[nodiscard]] bool sync_in_slices(int fd, const std::filesystem::path& path,
+                                  const std::function<bool()>& goes_on);
 
 /// Makes a directory and its parents; fsyncs the parent of each one made.
 void make_directories(const std::filesystem::path& path, unsigned mode = 0755);

@@ -1,6 +1,6 @@
 // Refused leases: why versions that could go stay where the kernel does not tell who reads them
-// (store/os/lease.hpp).  It is logged once for each reason, and stands in the status for an hour,
-// or until that file's readers are known, or it is gone when it is asked for again.
+// (store/os/lease.hpp).  It is logged whenever the reason is another one, and stands in the status
+// for an hour, or until that file's readers are known, or it is gone when it is asked for again.
 //
 // Threads: all calls may run in parallel.
 #pragma once

@@ -171,12 +171,14 @@ void Uniter::make_layout() {
   made_.layout = Layout::of_files(std::move(files), "the files of all parts");
 }
 
-/// As of a version that one host publishes; before anybody is told to use --snapshot.  Files of the
-/// layout are weights, or larger than small files are.
+/// As of a version that one host publishes (Checkpoint::has_weights); before anybody is told to use
+/// --snapshot.
 void Uniter::require_weights() const {
-  if (parent_.layout == nullptr || !made_.layout->files().empty()) return;
-  const auto is_weights = [](const BlobRef& blob) { return !is_published(blob.path, {}); };
-  if (std::ranges::any_of(made_.blobs, is_weights)) return;
+  if (parent_.layout == nullptr) return;
+  const auto is_included = [](const auto& file) { return !is_published(file.path, {}); };
+  if (std::ranges::any_of(made_.layout->files(), is_shard)) return;
+  if (std::ranges::any_of(made_.layout->files(), is_included)) return;
+  if (std::ranges::any_of(made_.blobs, is_included)) return;
   if (std::ranges::none_of(parent_.layout->files(), is_shard)) return;
   refuse_union(fmt::format(
       "there are no weights in any part (*.safetensors), and version {} has some: save "

@@ -64,6 +64,7 @@ class Publisher {
   void take_parent(std::uint64_t parent);
   void find_content();
   void scan();
+  [[nodiscard]] bool may_exist() const;
   void require_weights() const;
   [[nodiscard]] bool wants_snapshot();
   void code_and_upload();
@@ -228,11 +229,15 @@ void Publisher::find_content() {
   layout_ = history_.layout(*content_, context_);
 }
 
+/// Whether an earlier try may have made the version that is to be made.  A release that looked
+/// neither for missing shards nor for weights may have sent it: then it must not be refused.
+bool Publisher::may_exist() const {
+  return options_.may_exist_from != 0 && result_.parent < options_.may_exist_from;
+}
+
 void Publisher::scan() {
-  // A release that did not look for missing shards may have sent it: then it must not be refused.
-  const bool may_exist = options_.may_exist_from != 0;
   checkpoint_ = scan_checkpoint(options_.directory, options_.wishes.include,
-                                may_exist ? ScanScope::part : ScanScope::whole);
+                                may_exist() ? ScanScope::part : ScanScope::whole);
   require_weights();
   layout_ = Layout::from_checkpoint(checkpoint_);
   reader_.emplace(checkpoint_, *layout_);
@@ -245,7 +250,7 @@ void Publisher::scan() {
 /// What a saver of pickles writes, or one that was killed before its first shard.
 void Publisher::require_weights() const {
   if (!parent_ || checkpoint_.has_weights()) return;
-  if (options_.may_exist_from != 0) return;  // as in scan()
+  if (may_exist()) return;
   const auto before = history_.layout(*parent_, context_);
   const auto is_weights = [](const LayoutFile& file) {
     return file.kind == LayoutFile::Kind::safetensors;

@@ -66,8 +66,9 @@ struct PublishResult {
   std::unique_ptr<FreshSpan> fresh;
 };
 
-/// Throws Error: invalid (also: a file is not that of PublishOptions::base), corrupt, not_found
-/// (the directory; see scan_checkpoint; the version to roll back to), busy (a file was written to
+/// Throws Error: invalid (also: a file is not that of PublishOptions::base; no weights after a
+/// version that has some), corrupt, not_found (the directory; see scan_checkpoint; the version to
+/// roll back to; the repository, or another one is in its place), busy (a file was written to
 /// while it was read), conflict (another writer published first, or the fence does not hold),
 /// permission (the bucket cannot be written), no_space, corrupt (the parent's bytes, or a gap in
 /// the history, naming the object), unavailable, timed_out, cancelled. Throws CommitUnknown: the

@@ -68,7 +68,8 @@ struct PublishOptions {
 
   /// An earlier try with this nonce may have sent the manifest of this version, or of a later one,
   /// and it may still arrive.  If it has, the publish throws CommitUnknown: that is neither another
-  /// writer's version nor a parent.  0: there was none.
+  /// writer's version nor a parent.  0: there was none.  As long as it may have made the version
+  /// that is to be made, missing shards and weights are no error: who sent it did not look.
   std::uint64_t may_exist_from = 0;
 
   /// Called right before a manifest is written, once per try; must make a durable write to the

@@ -157,6 +157,7 @@ void Staging::State::set_lost(std::span<const StagingId> files, bool is_lost) {
     StagingInode* const inode = tree.find(id);
     // A mark is written again: there may have been no room for it.
     if (inode == nullptr || !(is_lost || inode->record.is_lost)) continue;
+    unrecorded_lost.insert(id);  // until the record is written: anything that follows may fail
     inode->record.is_lost = is_lost;
     change.set(id, inode->record);
     is_changed = true;
@@ -165,7 +166,6 @@ void Staging::State::set_lost(std::span<const StagingId> files, bool is_lost) {
   try {
     change.write(Durability::power);
   } catch (const Error& error) {
-    unrecorded_lost.insert(files.begin(), files.end());
     log_warning(fmt::format("staging: not recorded yet of which files the disk lost bytes: {}",
                             error.what()));
   }

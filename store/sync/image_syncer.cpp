@@ -185,8 +185,13 @@ void ImageSyncer::end(std::uint64_t version, std::uint64_t generation, bool is_d
 void ImageSyncer::lose(std::uint64_t version, std::uint64_t generation, const Error& error,
                        const std::stop_token& stop) {
   if (!store_.images().forget_images(version, generation)) return wake();  // made anew meanwhile
-  if (listener_.lost) listener_.lost(version, error);
-  log_error(fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what()));
+  try {
+    if (listener_.lost) listener_.lost(version, error);
+    log_error(
+        fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what()));
+  } catch (const std::exception& untold) {  // no memory: the catalog follows all the same
+    log_caught("telling that a version is lost", untold);
+  }
   try {
     const ImagesLock removes = store_.images().lock_images(Context{stop, Clock::time_point::max()});
   } catch (const Error&) {

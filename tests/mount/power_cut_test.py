@@ -23,7 +23,7 @@ CUTS = {"sync": 90, "history": 30, "adopt": 50, "publish": 60}
 VERSIONS = 12
 PARAMS = 1_500_000  # 3 MiB a version
 GONE = "gone"
-UNSYNCED = re.compile(r"version (\d+) was not synced to disk (yet|before)")
+UNSYNCED = re.compile(r"version (\d+) was not synced to disk or was written to since(;|, and)")
 
 
 def pause(longest):
@@ -69,8 +69,8 @@ class PowerCuts(harness.MountTest):
         with open(log) as file:
             file.seek(before)
             found = UNSYNCED.findall(file.read())
-        self.good += sum(how == "yet" for _, how in found)
-        self.damaged += sum(how == "before" for _, how in found)
+        self.good += sum(how == ";" for _, how in found)
+        self.damaged += sum(how == ", and" for _, how in found)
 
     def tell(self):
         print(f"{self.cuts} cuts; unsynced versions found: {self.good} right, {self.damaged} damaged",

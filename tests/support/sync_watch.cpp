@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "store/os/file.hpp"
+
 namespace weightfs::test {
 namespace {
 
@@ -86,7 +88,8 @@ int SyncWatch::note(int fd, bool is_whole) {
   const std::lock_guard lock(mutex_);
   if (is_whole) seen_.insert(path);
   const bool fails = !failing_.empty() && path.find(failing_) != std::string::npos;
-  return fails && told_.insert(path).second ? error_ : 0;
+  const bool is_first = fails && told_.insert(path).second;
+  return is_first || (fails && !is_lost_write(error_)) ? error_ : 0;
 }
 
 }  // namespace weightfs::test

@@ -18,7 +18,8 @@ namespace weightfs::test {
 class SyncWatch {
  public:
   /// `failing`: the first sync of each file or directory with this in its path fails with `error`,
-  /// and no later one, as Linux has it; empty: none does.
+  /// and no later one, as Linux has it, but for what says nothing of the disk (see
+  /// is_lost_write()): then each does.  Empty: none does.
   explicit SyncWatch(std::string failing = {}, int error = EIO);
   ~SyncWatch();
   SyncWatch(const SyncWatch&) = delete;

@@ -273,6 +273,18 @@ TEST_F(BoundVersionsTest, ImagesGetTheAttributesOfTheMount) {
   EXPECT_EQ(found.st_mtim.tv_sec, 1'700'000'000);
 }
 
+/// That it was is known by nothing else.
+TEST_F(BoundVersionsTest, AnImageThatWasWrittenToKeepsItsTime) {
+  show({1, 2});
+  const stdfs::path first = temp_ / "images/1/model.safetensors";
+  const timespec times[2] = {{1'600'000'000, 500}, {1'600'000'000, 500}};
+  ASSERT_EQ(utimensat(AT_FDCWD, first.c_str(), times, 0), 0);
+  start();
+  struct stat found {};
+  ASSERT_EQ(stat(shard(1).c_str(), &found), 0);
+  EXPECT_EQ(found.st_mtim.tv_nsec, 500);
+}
+
 TEST_F(BoundVersionsTest, WhatCannotBeGivenTheAttributesIsNotBound) {
   show({1, 2});
   stdfs::remove(temp_ / "images/1/model.safetensors");

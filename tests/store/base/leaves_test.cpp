@@ -1,6 +1,7 @@
 // The basics: bytes, hashes, compression, JSON, files, deadlines.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <numeric>
@@ -124,6 +125,17 @@ TEST(File, WriteFileLeavesNothingBesideTheFile) {
   EXPECT_EQ(test::read_tree(dir.path()).size(), 1u);
   EXPECT_EQ(code_of([&] { read_file(dir / "a", 2); }), ErrorCode::corrupt);
   EXPECT_EQ(code_of([&] { read_file(dir / "b", 2); }), ErrorCode::not_found);
+}
+
+/// Who stops a daemon does not wait until 100 GB are on the disk.
+TEST(File, ASyncInSlicesEndsBetweenTwoOfThem) {
+  const test::TempDir dir;
+  const File file = File::open(dir / "a", O_RDWR | O_CREAT);
+  ASSERT_EQ(::ftruncate(file.fd(), 40 << 20), 0);
+  int asked = 0;
+  EXPECT_FALSE(sync_in_slices(file.fd(), dir / "a", [&] { return ++asked < 3; }));
+  EXPECT_EQ(asked, 3);
+  EXPECT_TRUE(sync_in_slices(file.fd(), dir / "a", [&] { return ++asked > 0; }));
 }
 
 TEST(File, ReadAtTellsWhenTheFileEnds) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <optional>
+#include <utility>
 
 #include "store/handover/handover_record.hpp"
 #include "store/handover/publish_queue.hpp"
@@ -307,6 +309,22 @@ TEST_F(AfterPowerCut, WhatTheDiskDoesNotTakeOfWhatWaitsIsNotPublished) {
   EXPECT_EQ(versions_in_bucket(), 0u);
 }
 
+/// It says nothing of what is on the disk.
+TEST_F(AfterPowerCut, WantOfMemoryForASyncIsNoLoss) {
+  started();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  std::optional<SyncWatch> watch(std::in_place, "config.json", ENOMEM);
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(eventually([&] { return failures() >= 3; }));
+  EXPECT_NE(writer().get(order).state, State::failed);
+  EXPECT_FALSE(is_synced(order));
+  watch.reset();
+  ASSERT_TRUE(eventually([&] { return is_synced(order); }));
+  bucket_->heal();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+}
+
 TEST_F(AfterPowerCut, AConflictOfWhatTheDiskDoesNotTakeIsAFailure) {
   const SyncWatch watch("config.json");
   started();
@@ -429,6 +447,23 @@ TEST_F(AfterPowerCut, WhatAnEarlierReleaseSentWithoutWeightsIsPublished) {
   ASSERT_TRUE(writer().settles());
   EXPECT_EQ(end_of(order).version, 2u);
   expect_version(2, files);
+}
+
+/// Once its number is another's, it is no version, and nothing of an earlier release counts.
+TEST_F(AfterPowerCut, WhatWasSentWithoutWeightsIsNotRebasedOntoOneThatHasSome) {
+  options_.rebase = true;
+  const std::uint64_t order = hand_over_without_answer(false);
+  unlink(order, {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                 "model.safetensors.index.json"});
+  // After it was looked for, and before the newest version is asked for.
+  options_.prove = [this](const Context&) { publish_elsewhere(9); };
+  restarted();
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_NE(writer().get(order).error.find("no weights"), std::string::npos)
+      << writer().get(order).error;
+  EXPECT_EQ(versions_in_bucket(), 1u);
 }
 
 /// It was tried again and again, and all behind it waited.

@@ -92,7 +92,6 @@ TEST(StoreRemedy, OfADamagedMarkerIsToWriteItAgain) {
   test::write_text(at.path / "STORE", "");
   std::string message;
   EXPECT_EQ(code_of([&] { at.open(); }, &message), ErrorCode::invalid);
-  EXPECT_TRUE(contains(message, "staging/")) << message;
   std::string written;
   for (std::size_t line = 0; line < 3; line++) {
     const std::size_t begin = message.find('"') + 1, end = message.find('"', begin);
@@ -101,6 +100,22 @@ TEST(StoreRemedy, OfADamagedMarkerIsToWriteItAgain) {
     message.erase(0, end + 1);
   }
   EXPECT_EQ(written, marker);
+}
+
+// It was cleared, with the names of all that was staged and the hand-overs that waited.
+TEST(StoreRemedy, ARewrittenMarkerGivesNoStoreToAnotherRepository) {
+  StoreFixture at;
+  test::add_version(*at.open(), 1);
+  std::string marker = test::read_text(at.path / "STORE");
+  marker.replace(marker.find(test::kStoreId), test::kStoreId.size(), test::kOtherId);
+  test::write_text(at.path / "STORE", marker);
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.open(test::kOtherId); }, &message), ErrorCode::invalid);
+  EXPECT_TRUE(contains(message, std::string(test::kStoreId))) << message;
+  EXPECT_TRUE(contains(message, "another --store")) << message;
+  marker.replace(marker.find(test::kOtherId), test::kOtherId.size(), test::kStoreId);
+  test::write_text(at.path / "STORE", marker);
+  EXPECT_EQ(at.open()->images().complete_versions(), test::Versions{1});
 }
 
 }  // namespace

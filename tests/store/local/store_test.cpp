@@ -490,7 +490,7 @@ TEST(Store, MalformedRecordsAreRebuilt) {
       {ColumnFamily::images, key + "\1\1\1\1", "\2" + std::string(8, 'x')},
       {ColumnFamily::store, "newest", "short"},
       {ColumnFamily::store, "format", "0"},
-      {ColumnFamily::store, "repository", std::string(kOtherId)},
+      {ColumnFamily::store, "repository", std::nullopt},
   };
   for (const Db::Change& change : bad) {
     StoreFixture at;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "store/materialize/materialize.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/sync_watch.hpp"
 
 namespace weightfs {
 namespace {
@@ -162,6 +164,25 @@ TEST_F(CheckImages, WhatWasWrittenToAndIsRightIsCheckedOnce) {
   sync_all_images(host_->store->images());
   open();
   EXPECT_EQ(host_->store->images().complete_versions(), (CheckedNumbers{1, 2}));
+}
+
+// It says nothing of the bytes, all of which were found to be right.
+TEST_F(CheckImages, WhatIsRightStaysThoughItCannotBeSealed) {
+  sync_all_images(host_->store->images());
+  ASSERT_EQ(::utimensat(AT_FDCWD, image(2, "a.safetensors").c_str(), nullptr, 0), 0);
+  open();
+  {
+    const test::SyncWatch watch("a.safetensors", EPERM);
+    check();
+  }
+  EXPECT_EQ(host_->store->images().complete_versions(), (CheckedNumbers{1, 2}));
+  open();
+  EXPECT_EQ(host_->store->images().complete_versions(), CheckedNumbers{1}) << "checked again";
+  {
+    const test::SyncWatch watch("a.safetensors");
+    check();
+  }
+  EXPECT_EQ(host_->store->images().complete_versions(), CheckedNumbers{1}) << "the disk lost it";
 }
 
 TEST_F(CheckImages, ADamagedUnsyncedBaseIsDroppedAndTheVersionComesFromElsewhere) {

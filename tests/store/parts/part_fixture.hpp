@@ -28,11 +28,17 @@ inline std::shared_ptr<const Layout> layout_of(const std::map<std::string, Tenso
   return Layout::from_checkpoint(scan_checkpoint(directory.path(), {}, ScanScope::part));
 }
 
+/// The layout of one file that is too large to be a small one, and has no tensors.
+inline std::shared_ptr<const Layout> layout_of_large(const std::string& path) {
+  const TempDir directory;
+  write_text(directory.path() / path, std::string(kBlobBytesMax + 1, ' '));
+  return Layout::from_checkpoint(scan_checkpoint(directory.path(), {path}, ScanScope::part));
+}
+
 /// Part `number` of `count` of version 2, with a delta without packs.
-inline FoundPart part_of(unsigned number, unsigned count,
-                         const std::map<std::string, Tensors>& files) {
+inline FoundPart part_with(unsigned number, unsigned count, std::shared_ptr<const Layout> layout) {
   FoundPart part;
-  part.layout = layout_of(files);
+  part.layout = std::move(layout);
   PartRecord& record = part.record;
   record.repository = std::string(32, '0');
   record.set = std::string(32, 'a');
@@ -51,6 +57,11 @@ inline FoundPart part_of(unsigned number, unsigned count,
   const std::string hashes = serialize_part_hashes(part.hashes, false);
   record.hashes = {hashes.size(), sha256(as_bytes(hashes))};
   return part;
+}
+
+inline FoundPart part_of(unsigned number, unsigned count,
+                         const std::map<std::string, Tensors>& files) {
+  return part_with(number, count, layout_of(files));
 }
 
 }  // namespace weightfs::test

@@ -155,6 +155,11 @@ TEST_F(PartUnionTest, WithoutWeightsTheyDoNotFollowAVersionThatHasSome) {
   one.record.snapshot = two.record.snapshot = true;
   add_blob(one, "config.json", "{}");
   expect_refused({one, two}, {"no weights in any part", "version 1 has some", "--run"});
+  FoundPart tokenizer = part_with(2, 2, layout_of_large("tokenizer.json"));
+  FoundPart large = part_with(2, 2, layout_of_large("pytorch_model.bin"));
+  tokenizer.record.snapshot = large.record.snapshot = true;
+  expect_refused({one, tokenizer}, {"no weights in any part"});
+  EXPECT_EQ(unite({one, large}).layout->files().size(), 1u) << "by --include";
   add_blob(two, "adapter.bin", "x");  // by --include
   EXPECT_EQ(unite({one, two}).blobs.size(), 2u);
   two.record.blobs.clear();

@@ -281,7 +281,7 @@ TEST_F(PublishPartTest, NoPartOfAFirstVersionGoesIntoABucketThatWasBegunAnew) {
   const std::string record = bucket_->find(keys::kRecord).value();
   bucket_->replace(keys::kRecord, record_of_another(record, host(1).repository->id()));
   EXPECT_EQ(code_of([&] { publish(1, 1); }), ErrorCode::not_found);
-  EXPECT_FALSE(bucket_->find(keys::manifest(1)));
+  EXPECT_FALSE(bucket_->find(keys::part_record(set_of(1, 1), 1)));
 }
 
 TEST_F(PublishPartTest, APartThatIsThereIsNotUploadedAgain) {

@@ -349,8 +349,10 @@ TEST_F(PublishTest, HandlesRandomHistories) {
 
 /// It became `latest`, without a tensor.
 TEST_F(PublishTest, AVersionWithoutWeightsDoesNotFollowOneThatHasSome) {
-  const auto pickles =
-      directory_of({{"config.json", "{}"}, {"pytorch_model.bin", "weights"}, {"x.py", "code"}});
+  const auto pickles = directory_of({{"config.json", "{}"},
+                                     {"pytorch_model.bin", "weights"},
+                                     {"tokenizer.json", std::string(kBlobBytesMax + 1, ' ')},
+                                     {"x.py", "code"}});
   publisher().publish(pickles);  // there are none to lose
   publisher().publish(checkpoint(1));
   const Error error = error_of([&] { publisher().publish(pickles); });
