@@ -81,6 +81,8 @@ bool BucketDiagnosis::is_broken() const noexcept {
 
 void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings,
                     const std::string& repository) {
+  // There was one: an empty directory may be where a file system is to be mounted.
+  if (!repository.empty()) bucket.set_landmark(keys::kRecord);
   look(findings, "read", context, [&](const Context& soon) {
     Finding found = repository_finding(bucket, repository, soon);
     findings.push_back({"read", State::good, "possible"});

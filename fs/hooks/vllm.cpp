@@ -79,8 +79,9 @@ VllmEngine VllmHook::ask(const Context& context) {
   }
 }
 
-/// Once for each process of an engine with labels, unless something fails.  Also where nothing is in
-/// place: once a reload has failed, another process may answer than the one whose ranks are out of step.
+/// Once for each process of an engine with labels, unless something fails.  Also where nothing is
+/// in place: once a reload has failed, another process may answer than the one whose ranks are out
+/// of step.
 VllmEngine VllmHook::look(const Context& context) {
   VllmEngine engine = engine_ ? *engine_ : ask(context);
   if (!is_in_place_) engine.reason = "inplace=no";

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -106,15 +107,27 @@ std::uint64_t bytes_on_disk(const std::filesystem::path& directory) {
   return bytes;
 }
 
+/// Also where the database with their names was lost: `staging.lost-1`.
+bool has_staged_files(const std::filesystem::path& store) {
+  if (has_files(store / "handover")) return true;
+  std::error_code failed;
+  std::filesystem::directory_iterator entry(store, failed);
+  for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::string name = entry->path().filename();
+    if ((name == "staging" || name.starts_with("staging.lost-")) && has_files(entry->path()))
+      return true;
+  }
+  return false;
+}
+
 /// Nothing else names them: they belong to no repository that is still there.
 void note_earlier_stores(const StoreWanted& wanted, std::vector<std::string>& notes) {
   for (const auto& store : Store::find_defaults_of_others(wanted.url, wanted.repository)) {
-    const bool has_staged = has_files(store / "staging") || has_files(store / "handover");
     notes.push_back(fmt::format(
         "the store {} of an earlier repository at this URL takes {}{}; remove it if no mount uses "
         "it and you need it no more",
         store.string(), human_bytes(bytes_on_disk(store)),
-        has_staged ? ", also for files that were staged" : ""));
+        has_staged_files(store) ? ", also for files that were staged" : ""));
   }
 }
 

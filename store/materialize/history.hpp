@@ -97,7 +97,8 @@ class History final : public VersionSource {
   std::uint64_t refresh(std::uint64_t known, const Context& context, Reach reach = Reach::newest);
 
   /// Whether the bucket still is the one that is followed: has the repository's record, and the
-  /// newest version known here, unchanged.  Two small requests.
+  /// newest version known here, unchanged.  Two small requests, three where that has no hash of its
+  /// own.
   /// Throws Error: not_found (no repository, or another one), corrupt (a rollback, a fork); what
   /// the bucket throws.
   void check_bucket(std::uint64_t known, const Context& context);

@@ -115,7 +115,7 @@ std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id
     throw Error(ErrorCode::unavailable, error.what());
   }
   if (!found) throw Error(ErrorCode::unavailable, no_repository(url).what());
-  if (*found != id) throw Error(ErrorCode::corrupt, another_repository(url, id, *found));
+  if (*found != id) throw Error(ErrorCode::unavailable, another_repository(url, id, *found));
   return bucket;
 }
 
@@ -441,6 +441,7 @@ Repository::Numbers Repository::list_numbers(std::uint64_t known, const Context&
       if (error.code() != ErrorCode::permission) throw;
       return numbers;
     }
+    last_answer_ = Clock::now();
     for (const std::string& key : page) {
       const std::uint64_t number = number_of_key(key);
       if (!fill_hole(numbers, number, may_ask, context)) return numbers;

@@ -128,16 +128,16 @@ class Repository {
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
 
-  /// The bucket.  Throws Error: unavailable if it is unreachable or has no repository now, corrupt
-  /// if it has another one.  Each call retries.
+  /// The bucket.  Throws Error: unavailable if it is unreachable, or has no repository now, or
+  /// another one.  Each call retries.
   Bucket& bucket(const Context& context);
 
   /// Reads the record again: a bucket that was emptied and begun anew under its URL has no next
   /// version either.
-  /// Throws Error: not_found (another_repository()); what reading the record throws.
+  /// Throws Error: not_found (another_repository()); as bucket(); what reading the record throws.
   void check_still_there(const Context& context);
 
-  /// When a manifest was last asked for and there was an answer, as that there is none.
+  /// When manifests were last asked for, or listed, and there was an answer, as that there is none.
   [[nodiscard]] Clock::time_point last_answer() const noexcept { return last_answer_; }
 
   /// Where the files of the version's snapshot lie: the bucket, or the Hub.
@@ -221,8 +221,8 @@ class Repository {
   const std::string id_, url_;
   const BucketOptions options_;
   const Environment environment_;
-  // Guards what follows, each of which is set once.
   std::atomic<Clock::time_point> last_answer_{};
+  // Guards what follows, each of which is set once.
   mutable RankedMutex mutex_{LockRank::repository, "Repository::mutex_"};
   std::unique_ptr<Bucket> bucket_;  // null until it was reached
   std::unique_ptr<HubReader> hub_;  // null until it was needed

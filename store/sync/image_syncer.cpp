@@ -189,7 +189,7 @@ void ImageSyncer::lose(std::uint64_t version, std::uint64_t generation, const Er
     if (listener_.lost) listener_.lost(version, error);
     log_error(
         fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what()));
-  } catch (const std::exception& untold) {  // no memory: the catalog follows all the same
+  } catch (const std::exception& untold) {  // no memory: the next round shows the catalog
     log_caught("telling that a version is lost", untold);
   }
   try {

@@ -34,7 +34,7 @@ class Poller {
   /// A version that was missing a moment ago is the newest one, as a rule, and whoever brings it
   /// need not wait for the answer that there is no other: the next poll, at once after it, asks.
   /// `can_wait`: that poll will come.
-  /// Throws what went wrong; then is_reachable() is false, and the versions are those known before.
+  /// Throws what went wrong; then is_reachable() is false, and newest() is that known before.
   void poll(const Context& context, bool can_wait = false);
 
   /// The newest version known to be in the bucket.

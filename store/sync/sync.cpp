@@ -139,14 +139,19 @@ std::int64_t Sync::State::behind_since(std::uint64_t latest, std::int64_t newest
   return std::min(since, behind->published != 0 ? behind->published : newest_time);
 }
 
+/// Since when the poll that runs has had no answer.  Requires: the mutex is held.
+std::optional<Clock::time_point> Sync::State::silent_since() const {
+  if (!polling_since) return std::nullopt;
+  return std::max(*polling_since, history.repository().last_answer());
+}
+
 /// A poll of a file system that hangs ends never, and throws nothing.  One that reads many
 /// manifests takes long, and has answers. Requires: the mutex is held.
 void Sync::State::tell_silence(SyncStatus& now) const {
   const auto patience = options.follow.poll.patience;
-  auto silent_since = polling_since;
-  if (silent_since) silent_since = std::max(*silent_since, history.repository().last_answer());
-  const bool is_silent = silent_since && Clock::now() - *silent_since > patience;
-  const auto since = is_silent && !offline_since ? silent_since : offline_since;
+  const auto silent = silent_since();
+  const bool is_silent = silent && Clock::now() - *silent > patience;
+  const auto since = is_silent && !offline_since ? silent : offline_since;
   if (since) now.offline_since = seconds_of(*since);
   if (!is_silent) return;
   now.state = SyncStatus::State::waiting;
@@ -155,7 +160,7 @@ void Sync::State::tell_silence(SyncStatus& now) const {
       fmt::format("a poll of {} has had no answer for more than {:g} s; it is waited for",
                   history.repository().url(), std::chrono::duration<double>(patience).count());
   now.error_code = to_string(ErrorCode::unavailable);
-  now.error_time = seconds_of(*silent_since + patience);
+  now.error_time = seconds_of(*silent + patience);
 }
 
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {

@@ -109,8 +109,8 @@ struct SyncStatus {
   std::int64_t checked_time = 0;  // last successful poll
   /// `--poll auto`: the time between versions that polls go by; nullopt: steady polls.
   std::optional<std::chrono::milliseconds> rhythm;
-  /// Since when the bucket is unreachable: since the first poll began that failed, or that has had
-  /// no answer for Poll::patience.  0: it is reachable.
+  /// Since when the bucket is unreachable: since the last answer in the first poll that failed, or
+  /// that has had none for Poll::patience; since it began if it had none.  0: it is reachable.
   std::int64_t offline_since = 0;
   std::string error;  // last error, "" after success; names the object
   std::string error_code;

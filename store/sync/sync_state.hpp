@@ -97,6 +97,7 @@ struct Sync::State {
   void show_catalog(const Context* bucket);
   void note_exists_up_to(std::uint64_t newest);
   [[nodiscard]] std::int64_t behind_since(std::uint64_t latest, std::int64_t newest_time) const;
+  [[nodiscard]] std::optional<Clock::time_point> silent_since() const;
   void tell_silence(SyncStatus& now) const;
   void note_swapped();
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
@@ -120,7 +121,7 @@ struct Sync::State {
   std::condition_variable_any changed;
   SyncStatus status;                               // without what follows from the next two
   std::optional<Clock::time_point> polling_since;  // nullopt: no poll is under way
-  std::optional<Clock::time_point> offline_since;  // the first of the polls that failed began
+  std::optional<Clock::time_point> offline_since;  // see SyncStatus
   bool known_empty = false;                        // the bucket has no version to follow
   std::optional<Error> first_error;                // of a store with nothing to show
   std::string phase;

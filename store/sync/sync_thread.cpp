@@ -170,7 +170,7 @@ void Sync::State::poll(const Context& context, bool can_wait) {
 
 void Sync::State::note_failed_poll(bool is_away) {
   change([&] {
-    if (is_away && !offline_since) offline_since = polling_since;
+    if (is_away && !offline_since) offline_since = silent_since();
     polling_since.reset();
   });
 }

@@ -312,6 +312,8 @@ class Stores(harness.MountTest):
     def test_the_store_of_an_earlier_repository_at_the_url_is_named(self):
         self.assertEqual(self.start(self.one)["notes"], [])
         self.one.umount()
+        os.mkdir(os.path.join(self.base, "staging.lost-1"))  # its database had been damaged once
+        harness.write_file(os.path.join(self.base, "staging.lost-1", "5"), b"saved")
         shutil.rmtree(self.bucket)
         shutil.rmtree(os.path.join(self.dir, "publisher"))
         new = "/var/lib/weightfs/" + self.init()
@@ -322,6 +324,7 @@ class Stores(harness.MountTest):
         self.assertEqual(len(said["notes"]), 1, said["notes"])
         self.assertIn(f"the store {self.base} of an earlier repository at this URL takes ",
                       said["notes"][0])
+        self.assertIn(", also for files that were staged;", said["notes"][0])
         self.assertIn(said["notes"][0], harness.read_file(said["log"]).decode())
         self.assertTrue(os.path.exists(os.path.join(self.base, "images", "1")))
 

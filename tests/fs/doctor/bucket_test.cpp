@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 
 #include "fs/doctor/service.hpp"
@@ -115,6 +116,21 @@ TEST(BucketDoctor, ADirectoryHasNoService) {
   const BucketDiagnosis found = diagnose_bucket(url, {}, {});
   EXPECT_FALSE(found.is_broken());
   EXPECT_FALSE(by_name(found.findings).contains("endpoint"));
+}
+
+// It said that the repository was gone, and wrote there.
+TEST(BucketDoctor, ADirectoryThatIsNotMountedNowIsNoEmptiedBucket) {
+  const TempDir dir;
+  const std::string url = "file://" + (dir / "bucket").string();
+  bool created = false;
+  const std::string id = Repository::init(url, created, {})->id();
+  EXPECT_FALSE(diagnose_bucket(url, {}, {}, id).is_broken());
+  std::filesystem::rename(dir / "bucket", dir / "away");
+  std::filesystem::create_directory(dir / "bucket");
+  const auto found = by_name(diagnose_bucket(url, {}, {}, id).findings);
+  EXPECT_EQ(found.at("read").state, State::bad);
+  EXPECT_TRUE(contains(found.at("read").text, "mounted there")) << found.at("read").text;
+  EXPECT_TRUE(std::filesystem::is_empty(dir / "bucket"));
 }
 
 TEST(BucketDoctor, TellsHowFarTheClockIsOff) {

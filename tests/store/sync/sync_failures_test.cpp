@@ -396,6 +396,28 @@ TEST_F(SyncTest, IsOfflineWhenTheDirectoryOfTheBucketIsGoneAndGoesOnWhenItIsBack
   expect_latest(on, 2);
 }
 
+/// It did not answer when the daemon started, so nobody has read its record before.
+TEST_F(SyncTest, WhoStartsFromTheStoreTakesNoOtherRepositoryForItsOwn) {
+  const std::string url = "file://" + (dir_ / "bucket").string();
+  bool created = false;
+  Host publisher(Repository::init(url, created, {}), dir_ / "dir-publisher");
+  publisher.publish(checkpoint(1));
+  const std::string id = publisher.repository->id();
+  Reader(Repository::open(url, {}), dir_ / "reader", kNoFloor, {}).sync.run_once({});
+  const stdfs::path record = dir_ / "bucket" / keys::kRecord;
+  const std::string own = read_text(record);
+  write_text(record, record_of_another(own, id));
+  Reader on(Repository::assume(url, id), dir_ / "reader", kNoFloor, {});
+  for (int round = 0; round < 2; round++) {
+    EXPECT_EQ(round_error(on).code(), ErrorCode::unavailable);
+    EXPECT_GT(on.sync.status().offline_since, 0);
+    expect_latest(on, 1);
+  }
+  write_text(record, own);
+  on.sync.run_once({});
+  EXPECT_EQ(on.sync.status().offline_since, 0);
+}
+
 /// On a network file system whose server is gone a system call may never return.
 TEST_F(SyncTest, IsOfflineWhileAPollDoesNotReturn) {
   publish(1);
