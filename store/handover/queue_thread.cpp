@@ -273,6 +273,7 @@ void PublishQueue::State::sync_waiting(QueueItem& failed, const Context& context
   }
   std::optional<Error> lost;
   for (const std::shared_ptr<QueueItem>& item : waiting) {
+    context.check("syncing the files that were handed over");
     std::optional<Error> found = sync_if_possible(*item, context);
     if (item.get() == &failed) lost = std::move(found);  // of others when their turn comes
     remove_if_gone(*item);

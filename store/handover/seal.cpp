@@ -241,7 +241,11 @@ void sync_links(const stdfs::path& tree, const stdfs::path& backing, std::string
                 const Context& context) {
   as_shown(tree, shown,
            [&] { for_each_file(tree, [&](const auto& path) { sync_file(path, context); }); });
-  fsync_directory(backing);
+  try {
+    fsync_directory(backing);
+  } catch (const LostWrite& lost) {
+    throw_lost(lost.what());
+  }
 }
 
 void require_no_lost_writes(const stdfs::path& tree, std::string_view shown) {

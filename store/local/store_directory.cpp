@@ -81,6 +81,10 @@ std::optional<StoreMarker> find_marker(const fs::path& path) {
     line = text.substr(0, end);
     text.erase(0, end + 1);
   }
+  // Written by hand, with a space behind it: that is no other format, for which a store is cleared.
+  const bool is_number =
+      !lines[0].empty() && lines[0].find_first_not_of("0123456789") == std::string::npos;
+  if (!is_number) return std::nullopt;
   return StoreMarker{lines[0], lines[1], lines[2]};
 }
 

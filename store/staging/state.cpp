@@ -157,8 +157,8 @@ void Staging::State::set_lost(std::span<const StagingId> files, bool is_lost) {
     StagingInode* const inode = tree.find(id);
     // A mark is written again: there may have been no room for it.
     if (inode == nullptr || !(is_lost || inode->record.is_lost)) continue;
-    unrecorded_lost.insert(id);  // until the record is written: anything that follows may fail
     inode->record.is_lost = is_lost;
+    unrecorded_lost.insert(id);  // until the record is written: anything that follows may fail
     change.set(id, inode->record);
     is_changed = true;
   }

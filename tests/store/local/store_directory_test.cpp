@@ -100,6 +100,9 @@ TEST(StoreRemedy, OfADamagedMarkerIsToWriteItAgain) {
     message.erase(0, end + 1);
   }
   EXPECT_EQ(written, marker);
+  written.insert(written.find('\n'), " ");
+  test::write_text(at.path / "STORE", written);
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::invalid) << "no store of another format";
 }
 
 // It was cleared, with the names of all that was staged and the hand-overs that waited.
